@@ -38,8 +38,8 @@
 //
 // # Concurrency
 //
-// A Device is safe for use by several goroutines; operations of one batch are
-// enqueued together. An [IDs] belongs to one goroutine or actor.
+// A Device and an [IDs] are safe for use by several goroutines; operations of
+// one batch are enqueued together.
 //
 // # Ownership
 //

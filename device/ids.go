@@ -1,6 +1,9 @@
 package device
 
-import "fmt"
+import (
+	"fmt"
+	"sync"
+)
 
 // ID is the identity of a device, unique within the process. Zero is no device.
 type ID uint16
@@ -120,8 +123,10 @@ func (r Range) String() string {
 
 // IDs mints the ids of one client of a device. An index that was put back is
 // handed out again with the next generation, so that devices can keep tables
-// instead of maps. IDs is not safe for concurrent use.
+// instead of maps. It is safe for concurrent use, because whoever frees a
+// buffer puts back its id, wherever it was minted.
 type IDs struct {
+	mu      sync.Mutex
 	device  ID
 	space   uint16
 	streams uint32
@@ -142,30 +147,54 @@ func (m *IDs) Space() uint16 { return m.space }
 
 // Stream mints the id of a stream. It exists on the device after [OpenStream].
 func (m *IDs) Stream() Stream {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.streams++
 	return Stream{m.device, m.space, m.streams - 1}
 }
 
 // Event mints the id of an event that has not been recorded.
 func (m *IDs) Event() Event {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	i, g := m.events.take()
 	return Event{m.device, m.space, i, g}
 }
 
 // PutEvent takes back e, on which no wait will be submitted any more.
-func (m *IDs) PutEvent(e Event) { m.events.put(e.Index, e.Gen, e) }
+func (m *IDs) PutEvent(e Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.events.put(e.Index, e.Gen, e)
+}
 
 // Buffer mints the id of a buffer. It exists on the device after [Alloc] or [Pin].
 func (m *IDs) Buffer(p Place) Buffer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	i, g := m.buffers[p].take()
 	return Buffer{m.device, m.space, i, g, p}
 }
 
 // PutBuffer takes back b, which no operation will name any more.
-func (m *IDs) PutBuffer(b Buffer) { m.buffers[b.Place].put(b.Index, b.Gen, b) }
+func (m *IDs) PutBuffer(b Buffer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.buffers[b.Place].put(b.Index, b.Gen, b)
+}
+
+// NewStorage mints a device buffer and describes it as [NewStorage] does. The
+// buffer exists after [Alloc]; [Storage.Freed] puts its id back.
+func (m *IDs) NewStorage(name string, class Class, bytes int64, home Stream) *Storage {
+	s := NewStorage(name, class, m.Buffer(OnDevice), bytes, home)
+	s.ids = m
+	return s
+}
 
 // Out returns how many events and buffers (on both places) are minted and not put back.
 func (m *IDs) Out() (events, buffers int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.events.out(), m.buffers[OnDevice].out() + m.buffers[OnHost].out()
 }
 

@@ -49,6 +49,7 @@ type Storage struct {
 	bytes   int64
 	home    Stream
 	buffer  Buffer
+	ids     *IDs // minted the buffer; nil if its id is put back by other means
 	refs    atomic.Int32
 	taken   atomic.Bool
 	version atomic.Uint64
@@ -80,9 +81,18 @@ func (s *Storage) Home() Stream { return s.home }
 // bytes: before they are pushed, and after they were popped.
 func (s *Storage) Buffer() Buffer { return s.buffer }
 
-// Move says that the bytes are now in b, allocated in the order of home. Only
-// the engine that took the storage over calls it.
-func (s *Storage) Move(b Buffer, home Stream) { s.buffer, s.home = b, home }
+// Move says that the bytes are now in b, which ids minted and which is
+// allocated in the order of home. Only the engine that took the storage over
+// calls it.
+func (s *Storage) Move(b Buffer, ids *IDs, home Stream) { s.buffer, s.ids, s.home = b, ids, home }
+
+// Freed says that a Free of the buffer is submitted. Whoever submits it calls Freed.
+func (s *Storage) Freed() {
+	if s.ids != nil {
+		s.ids.PutBuffer(s.buffer)
+	}
+	s.buffer, s.ids = Buffer{}, nil
+}
 
 // Touch says that the bytes have been changed. A change between Push and the
 // copy out is reported as an error instead of copying an undefined version.
