@@ -1,0 +1,174 @@
+package messages
+
+import (
+	"offload/device"
+	"offload/fsm"
+)
+
+// Verb says what a request asks for: an event of the slot's machine, or Open.
+type Verb uint8
+
+const (
+	// Fire asks the machine of the slot to accept Request.Event.
+	Fire Verb = iota
+	// Open makes the slot.
+	Open
+	// Close resets the slot and forgets it.
+	Close
+)
+
+// SlotID names a slot of a layer: one run of the layer within one pass.
+type SlotID struct {
+	Pass       uint64
+	Occurrence int
+}
+
+// Request is one call on one slot.
+type Request struct {
+	Verb   Verb
+	Event  fsm.Event
+	Layer  int
+	Slot   SlotID
+	Device int           // index of the device actor, for Open
+	Stream device.Stream // the compute stream of the call
+	Mode   Mode          // for Open
+
+	Tensors []device.Tensor // Push: what to save. Pop: the answer
+	Indices []int           // Pop: which of the saved tensors
+
+	// The answer, valid after Reply.Wait.
+	State fsm.State // after the call
+	First int       // Push: index of the first tensor that was saved
+	Short bool      // the device was not asked for anything
+	Err   error
+	Reply Reply
+
+	command Command
+	answer  Answer
+}
+
+// Mode says what a slot does with the tensors pushed to it.
+type Mode uint8
+
+const (
+	// Offload moves what is eligible.
+	Offload Mode = iota
+	// Stay keeps everything on the device: the plan never moves this slot.
+	Stay
+	// Forget keeps no reference to anything: the pass has no backward.
+	Forget
+)
+
+// Reset makes the request ready to be filled and sent; its slices keep their memory.
+func (r *Request) Reset() {
+	r.Verb, r.Event, r.Stream = Fire, fsm.Push, device.Stream{}
+	r.Tensors, r.Indices = r.Tensors[:0], r.Indices[:0]
+	r.State, r.First, r.Short, r.Err = fsm.Resident, 0, false, nil
+	r.Reply.Arm()
+}
+
+// Command returns the request as the message that goes to a device actor.
+func (r *Request) Command() *Command {
+	r.command.Request = r
+	r.command.Items = r.command.Items[:0]
+	r.command.Failed = false
+	return &r.command
+}
+
+// Answer returns the request as the message with which a device actor answers.
+func (r *Request) Answer() *Answer {
+	r.answer.Request = r
+	return &r.answer
+}
+
+// Command is a request as a layer actor sends it to a device actor.
+type Command struct {
+	Request *Request
+	Ticket  Ticket // the group that the command is about
+	Items   []Item // Push: what is saved. Pop: what is read
+	Ops     int    // the answer: how many operations were submitted
+	Failed  bool   // the answer: the batch was not enqueued whole (Request.Err says why)
+}
+
+// Item is a storage that a command is about.
+type Item struct {
+	Storage *device.Storage
+	Move    bool // it goes to the host when the group is offloaded
+}
+
+// Ticket names a group within its device actor. Zero: the device actor does
+// not know of the group.
+type Ticket uint32
+
+// Answer is a request as a device actor sends it back to the layer actor.
+type Answer struct{ Request *Request }
+
+// Command returns the answered command.
+func (a *Answer) Command() *Command { return &a.Request.command }
+
+// Control is a call on a device actor itself.
+type Control struct {
+	Action Action
+	Pass   uint64
+	Stats  Stats // the answer to Query
+	Err    error
+	Reply  Reply
+}
+
+// Action says what a control message asks a device actor for.
+type Action uint8
+
+const (
+	// Start opens the transfer streams.
+	Start Action = iota
+	// Query returns the counters.
+	Query
+	// Flush submits what has been put off until the next batch.
+	Flush
+	// Stop drains the device and gives everything back.
+	Stop
+)
+
+// Stats are the counters of a device actor.
+type Stats struct {
+	Batches         int64 // submitted
+	Operations      int64 // in these batches
+	EventsRecorded  int64
+	WaitsIssued     int64
+	WaitsElided     int64 // waits left out because the order was there already
+	CopiesOut       int64
+	CopiesIn        int64
+	BytesOut        int64
+	BytesIn         int64
+	Failures        int64 // batches that were not enqueued whole
+	EventsLive      int   // minted and not put back
+	StoragesHeld    int   // storages of which a group is a holder
+	GroupsOpen      int
+	HostInUse       int64 // pinned bytes that hold a tensor
+	HostHeld        int64 // pinned bytes in all
+	HostHighWater   int64 // highest HostInUse
+	Pins            int64 // pinned allocations
+	UnusedHostBytes int64 // pinned and free
+}
+
+// Add adds the counters of o, for engines with several devices.
+func (s *Stats) Add(o Stats) {
+	s.Batches += o.Batches
+	s.Operations += o.Operations
+	s.EventsRecorded += o.EventsRecorded
+	s.WaitsIssued += o.WaitsIssued
+	s.WaitsElided += o.WaitsElided
+	s.CopiesOut += o.CopiesOut
+	s.CopiesIn += o.CopiesIn
+	s.BytesOut += o.BytesOut
+	s.BytesIn += o.BytesIn
+	s.Failures += o.Failures
+	s.EventsLive += o.EventsLive
+	s.StoragesHeld += o.StoragesHeld
+	s.GroupsOpen += o.GroupsOpen
+	s.HostInUse += o.HostInUse
+	s.HostHeld += o.HostHeld
+	s.HostHighWater += o.HostHighWater
+	s.Pins += o.Pins
+	s.UnusedHostBytes += o.UnusedHostBytes
+}
