@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -18,7 +19,7 @@ const refused = fsm.State(fsm.States)
 // want is every cell of event x state, written out by hand so that a slip in
 // the table of the package cannot hide.
 var want = [fsm.Events][fsm.States]fsm.State{
-	//                 Resident,       Offloading,    Offloaded,     Reloading,     Failed
+	// The columns are Resident, Offloading, Offloaded, Reloading, Failed.
 	fsm.Push:         {fsm.Resident, refused, refused, refused, refused},
 	fsm.StartOffload: {fsm.Offloading, refused, refused, refused, refused},
 	fsm.Release:      {refused, fsm.Offloaded, refused, refused, refused},
@@ -244,4 +245,22 @@ func BenchmarkNewMachine(b *testing.B) {
 	for b.Loop() {
 		fsm.NewMachine(layer)
 	}
+}
+
+// TestMachinesInParallel lets -race see machines made and used side by side,
+// and the diagram drawn meanwhile: all of them read the one prototype.
+func TestMachinesInParallel(t *testing.T) {
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			m := fsm.NewMachine(layer)
+			for _, e := range round {
+				if err := m.Fire(e); err != nil {
+					t.Error(err)
+				}
+			}
+			fsm.Diagram()
+		})
+	}
+	all.Wait()
 }

@@ -11,11 +11,14 @@ const (
 	Resident State = iota
 	// Offloading means that the copy to the host is enqueued and the device still holds the bytes.
 	Offloading
-	// Offloaded means that the device memory is given back, in order after the copy, and the bytes are on the host or on their way there.
+	// Offloaded means that the device memory is given back, in order after the
+	// copy, and the bytes are on the host or on their way there.
 	Offloaded
-	// Reloading means that the copy back to the device is enqueued, so the tensors can be taken back in order after it.
+	// Reloading means that the copy back to the device is enqueued, so the tensors
+	// can be taken back in order after it.
 	Reloading
-	// Failed means that device work of this group was not enqueued whole; only Reset leads out, once the streams it touched are drained.
+	// Failed means that device work of this group was not enqueued whole; only
+	// Reset leads out, once the streams it touched are drained.
 	Failed
 
 	// States is the number of states.
@@ -46,11 +49,13 @@ const (
 	Reload
 	// Pop takes tensors back, as often as wanted.
 	Pop
-	// Revive gives up an offload whose bytes are still on the device, so that nothing needs to be copied back.
+	// Revive gives up an offload whose bytes are still on the device, so that
+	// nothing needs to be copied back.
 	Revive
 	// Fail records that device work of the group was not enqueued whole.
 	Fail
-	// Reset empties the group, once nothing reads or writes its memory any more, and makes it ready for the next pass.
+	// Reset empties the group, once nothing reads or writes its memory any more,
+	// and makes it ready for the next pass.
 	Reset
 
 	// Events is the number of events.
