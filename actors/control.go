@@ -1,0 +1,95 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+
+	"offload/device"
+	"offload/messages"
+)
+
+// control handles a call on the device actor itself.
+func (d *deviceActor) control(c *messages.Control) {
+	switch c.Action {
+	case messages.Start:
+		c.Err = d.openStreams()
+	case messages.Query:
+		c.Stats = d.query()
+	case messages.Flush:
+		c.Err = d.flush(c.Pass)
+	case messages.Stop:
+		c.Err = d.stop()
+		c.Stats = d.query()
+	}
+}
+
+// openStreams makes the two transfer streams, one per direction, so that copies
+// out and copies in do not queue behind each other.
+func (d *deviceActor) openStreams() error {
+	b := device.Batch{Origin: device.Origin{Action: "open"}}
+	for _, s := range []int{d.out, d.in} {
+		b.Ops = append(b.Ops, device.Op{Kind: device.OpenStream, Stream: d.order.streams[s].id})
+	}
+	return d.send(&b)
+}
+
+func (d *deviceActor) query() messages.Stats {
+	s := d.stats
+	host := d.pool.Stats()
+	s.EventsLive = d.order.live
+	s.StoragesHeld = len(d.ledger.entries) + len(d.later)
+	s.GroupsOpen = d.ledger.open
+	s.HostInUse, s.HostHeld, s.HostHighWater = host.InUse, host.Held, host.HighWater
+	s.Pins = int64(host.Pins)
+	return s
+}
+
+// flush submits what was put off, at the end of a pass.
+func (d *deviceActor) flush(pass uint64) error {
+	if d.lost != nil {
+		return d.lost
+	}
+	d.sweep()
+	if len(d.later) == 0 {
+		return nil
+	}
+	d.work.begin(device.Origin{Action: "end", Pass: pass})
+	return d.submit(nil)
+}
+
+// stop waits for the copies and gives back everything that the actor made on
+// the device. It goes on after an error, so that as much as can be is given back.
+func (d *deviceActor) stop() error {
+	var errs []error
+	if d.ledger.open > 0 {
+		errs = append(errs, fmt.Errorf("stop: %d groups are still open; end or abort every pass first", d.ledger.open))
+	}
+	if d.lost != nil {
+		return errors.Join(append(errs, d.lost)...)
+	}
+	if err := d.flush(0); err != nil {
+		errs = append(errs, err)
+	}
+	out, in := d.order.streams[d.out].id, d.order.streams[d.in].id
+	drained := device.Batch{Origin: device.Origin{Action: "close"}, Ops: []device.Op{
+		{Kind: device.SyncStream, Stream: out}, {Kind: device.SyncStream, Stream: in},
+	}}
+	if err := d.send(&drained); err != nil {
+		return errors.Join(append(errs, err)...) // memory may still be in use: it is kept
+	}
+	for _, e := range d.fences {
+		d.order.drop(e)
+	}
+	d.fences = nil
+	d.pool.Passed(func(*event) bool { return true })
+	last := device.Batch{Origin: device.Origin{Action: "close"}}
+	last.Ops = append(last.Ops, d.pool.Trim()...)
+	for _, e := range d.order.spare {
+		last.Ops = append(last.Ops, device.Op{Kind: device.Retire, Event: e.id})
+	}
+	last.Ops = append(last.Ops, device.Op{Kind: device.CloseStream, Stream: out}, device.Op{Kind: device.CloseStream, Stream: in})
+	if err := d.send(&last); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,239 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"offload/device"
+	"offload/fsm"
+	"offload/internal/hostmem"
+	"offload/messages"
+)
+
+// deviceActor owns what is behind the tensors of one device: the ledger, the
+// pinned host memory, the transfer streams and the events. One message becomes
+// at most one batch.
+type deviceActor struct {
+	dev    device.Device
+	id     device.ID
+	ids    *device.IDs
+	hooks  *Hooks
+	pool   *hostmem.Pool[*event]
+	order  order
+	ledger ledger
+	work   work
+	out    int        // stream index of the copies out
+	in     int        // stream index of the copies in
+	fences []*event   // the pool may still name them
+	later  []leftover // given back with the next batch
+	stats  messages.Stats
+	lost   error // once the device's context is lost
+
+	touched []int // scratch
+}
+
+// leftover is the device memory of a storage that is given back with the next
+// batch, after the streams that used it.
+type leftover struct {
+	storage *device.Storage
+	after   []int
+}
+
+// putOffBytes bounds the memory of small tensors that is given back with the
+// next batch instead of by a batch of its own.
+const putOffBytes = 4 << 20
+
+func newDeviceActor(dev device.Device, cfg hostmem.Config, hooks *Hooks) *deviceActor {
+	ids := device.NewIDs(dev)
+	d := &deviceActor{dev: dev, id: dev.Info().ID, ids: ids, hooks: hooks, pool: hostmem.New[*event](cfg, ids), ledger: newLedger()}
+	d.order.ids = ids
+	d.work.order = &d.order
+	d.out, d.in = d.order.index(ids.Stream()), d.order.index(ids.Stream())
+	return d
+}
+
+// command handles a request of a layer. The answer is in the command and its request.
+func (d *deviceActor) command(c *messages.Command) {
+	r := c.Request
+	if d.lost != nil && r.Event != fsm.Reset {
+		r.Err, c.Failed = d.lost, true
+		return
+	}
+	origin := device.Origin{Action: r.Event.String(), Pass: r.Slot.Pass, Layer: r.Layer, Occurrence: r.Slot.Occurrence}
+	d.work.begin(origin)
+	g := d.ledger.group(c.Ticket, origin)
+	c.Ticket = g.ticket
+	if err := d.build(c, g); err != nil {
+		d.order.undo()
+		d.work.finish(len(d.work.batch.Ops)) // nothing was submitted: only the events go back
+		r.Err = err
+		if len(g.entries) == 0 {
+			c.Ticket = 0
+			d.ledger.forget(g)
+		}
+		return
+	}
+	if err := d.submit(g); err != nil {
+		g.failed = true
+		r.Err, c.Failed = err, true
+		return
+	}
+	c.Ops = len(d.work.batch.Ops)
+	d.settled(c, g)
+}
+
+// build turns the command into operations. An error is a refusal: nothing has changed.
+func (d *deviceActor) build(c *messages.Command, g *group) error {
+	r := c.Request
+	switch r.Event {
+	case fsm.Push:
+		return d.push(c, g)
+	case fsm.StartOffload:
+		return d.startOffload(g)
+	case fsm.Release:
+		return d.release(g, d.order.index(r.Stream))
+	case fsm.Reload:
+		return d.reload(g, d.order.index(r.Stream))
+	case fsm.Pop:
+		return d.pop(c, d.order.index(r.Stream))
+	case fsm.Revive:
+		return nil // the copy out goes on; nobody will read what it wrote
+	case fsm.Reset:
+		return d.reset(g, d.order.index(r.Stream))
+	}
+	return fmt.Errorf("device actor: no work for event %v", r.Event)
+}
+
+// settled makes the changes to the group that follow when its batch is enqueued whole.
+func (d *deviceActor) settled(c *messages.Command, g *group) {
+	switch c.Request.Event {
+	case fsm.StartOffload:
+		g.hosted = true
+	case fsm.Release:
+		g.away = true
+	case fsm.Reload, fsm.Revive:
+		g.hosted, g.away = false, false
+		for _, e := range g.entries {
+			d.returnHost(e, g)
+		}
+	case fsm.Reset:
+		d.dismiss(g)
+		c.Ticket = 0
+	}
+}
+
+// submit sends the batch that was built, if there is one, and applies the
+// effects of the operations that were enqueued.
+func (d *deviceActor) submit(g *group) error {
+	w := &d.work
+	if w.empty() {
+		w.finish(0)
+		d.stats.WaitsElided += w.elided
+		return nil
+	}
+	first := d.freeLater()
+	err := d.send(&w.batch)
+	n := enqueued(&w.batch, err)
+	for _, fx := range w.effects {
+		if fx.op < n {
+			d.apply(fx)
+		} else {
+			d.revert(fx)
+		}
+	}
+	d.forgetLater(first, n)
+	if err != nil && g != nil {
+		d.strand(g, n)
+	}
+	d.count(w.batch.Ops[:n])
+	d.stats.WaitsElided += w.elided
+	w.finish(n)
+	return err
+}
+
+// send submits b. A panic of the device, or of a wrapper of it, is a failure of
+// the batch like any other.
+func (d *deviceActor) send(b *device.Batch) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &PanicError{Actor: "device " + d.dev.Info().Name, Value: r, Stack: debug.Stack()}
+		}
+		if err != nil {
+			d.stats.Failures++
+			if errors.Is(err, device.ErrLost) {
+				d.lost = err
+			}
+		}
+		d.hooks.batch(b, err)
+	}()
+	d.stats.Batches++
+	return d.dev.Submit(b)
+}
+
+// enqueued returns how many operations of b took effect.
+func enqueued(b *device.Batch, err error) int {
+	var failed *device.Error
+	switch {
+	case err == nil:
+		return len(b.Ops)
+	case errors.As(err, &failed):
+		return min(max(failed.Index, 0), len(b.Ops))
+	}
+	return 0
+}
+
+func (d *deviceActor) count(ops []device.Op) {
+	s := &d.stats
+	s.Operations += int64(len(ops))
+	for i := range ops {
+		switch op := &ops[i]; op.Kind {
+		case device.Record:
+			s.EventsRecorded++
+		case device.Wait:
+			s.WaitsIssued++
+		case device.CopyOut:
+			s.CopiesOut++
+			s.BytesOut += op.Src.Bytes
+		case device.CopyIn:
+			s.CopiesIn++
+			s.BytesIn += op.Src.Bytes
+		}
+	}
+}
+
+// apply notes what an enqueued operation means.
+func (d *deviceActor) apply(fx effect) {
+	e := fx.entry
+	switch fx.kind {
+	case readied:
+		fx.event.refs++
+		e.ready = append(e.ready, fx.event)
+	case copiedOut:
+		fx.event.refs++
+		d.order.drop(e.out)
+		e.out, e.onHost = fx.event, true
+	case copiedIn:
+		fx.event.refs++
+		d.order.drop(e.in)
+		e.in, e.onDevice = fx.event, true
+		e.storage.Move(fx.span.Buffer, d.ids, d.order.streams[fx.home].id)
+	case freed:
+		e.onDevice = false
+		e.storage.Freed()
+		e.consumers = e.consumers[:0]
+		d.order.drop(e.in)
+		e.in = nil
+	case scrapped:
+		d.ids.PutBuffer(fx.span.Buffer)
+		fx.group.debris.buffers = slices.DeleteFunc(fx.group.debris.buffers, func(r device.Range) bool { return r == fx.span })
+	}
+}
+
+// revert undoes what was prepared for an operation that was not enqueued.
+func (d *deviceActor) revert(fx effect) {
+	if fx.kind == allocated {
+		d.ids.PutBuffer(fx.span.Buffer)
+	}
+}

@@ -1,0 +1,224 @@
+package actors
+
+import (
+	"fmt"
+	"slices"
+
+	"offload/device"
+	"offload/fsm"
+	"offload/messages"
+)
+
+// layerActor owns the slots of one layer.
+type layerActor struct {
+	index  int
+	limits Limits
+	hooks  *Hooks
+	slots  []*slot
+}
+
+// slot is one run of the layer within one pass. Its tensors move together, so
+// it has one group and one machine.
+type slot struct {
+	id      messages.SlotID
+	device  int
+	mode    messages.Mode
+	stream  device.Stream // of the first push; others are consumers that differ
+	machine fsm.Machine
+	ticket  messages.Ticket
+	moving  int // saved tensors that move
+	saved   []saved
+}
+
+// saved is one pushed tensor.
+type saved struct {
+	tensor  device.Tensor
+	verdict Verdict
+	stream  device.Stream
+}
+
+// next says who has to act after a layer has looked at a request.
+type next uint8
+
+const (
+	answer next = iota // the request is done
+	ask                // the device has to act; its command is filled in
+)
+
+// step looks at a request: it answers it, or fills in the command for the device.
+func (l *layerActor) step(r *messages.Request) next {
+	if r.Verb == messages.Open {
+		r.Err = l.open(r)
+		return answer
+	}
+	s := l.find(r.Slot)
+	if s == nil {
+		r.Err = fmt.Errorf("%v layer %d: %w: the slot is not open", r.Event, l.index, ErrStale)
+		return answer
+	}
+	r.State, r.Device = s.machine.State(), s.device
+	if err := s.machine.Check(r.Event); err != nil {
+		r.Err = err
+		return answer
+	}
+	c := r.Command()
+	c.Ticket = s.ticket
+	switch r.Event {
+	case fsm.Push:
+		r.Err = l.judge(s, r, c)
+	case fsm.Pop:
+		r.Err = s.read(r, c)
+	}
+	if r.Err != nil {
+		return answer
+	}
+	if !s.needsDevice(r.Event, c) {
+		r.Short = true
+		l.move(s, r, 0)
+		return answer
+	}
+	return ask
+}
+
+// resume takes up a request that the device has acted on.
+func (l *layerActor) resume(a *messages.Answer) {
+	r, c := a.Request, a.Command()
+	s := l.find(r.Slot)
+	if s == nil {
+		r.Err = fmt.Errorf("%v layer %d: %w: the slot is not open", r.Event, l.index, ErrStale)
+		return
+	}
+	s.ticket = c.Ticket
+	switch {
+	case c.Failed:
+		l.fail(s, r)
+	case r.Err == nil:
+		r.Short = c.Ops == 0
+		l.move(s, r, c.Ops)
+		return
+	}
+	if r.Event == fsm.Push {
+		s.saved = s.saved[:r.First]
+	}
+}
+
+// move fires the event of the request, which was checked before.
+func (l *layerActor) move(s *slot, r *messages.Request, ops int) {
+	from := s.machine.State()
+	if err := s.machine.Fire(r.Event); err != nil {
+		r.Err = err
+		return
+	}
+	switch r.Event {
+	case fsm.Push:
+		for _, v := range s.saved[r.First:] {
+			if v.verdict == Moves {
+				s.moving++
+			}
+		}
+	case fsm.Reset:
+		s.clear()
+		if r.Verb == messages.Close {
+			l.forget(s)
+		}
+	}
+	r.State = s.machine.State()
+	l.hooks.transition(Transition{Layer: l.index, Slot: r.Slot, Event: r.Event, From: from, To: r.State, Ops: ops})
+}
+
+// fail notes that the batch of the request was not enqueued whole. The error
+// of the request stays what it is.
+func (l *layerActor) fail(s *slot, r *messages.Request) {
+	from := s.machine.State()
+	if err := s.machine.Fire(fsm.Fail); err != nil {
+		return
+	}
+	r.State = s.machine.State()
+	l.hooks.transition(Transition{Layer: l.index, Slot: r.Slot, Event: fsm.Fail, From: from, To: r.State})
+}
+
+func (l *layerActor) open(r *messages.Request) error {
+	if l.find(r.Slot) != nil {
+		return fmt.Errorf("open layer %d: run %d of pass %d is open already", l.index, r.Slot.Occurrence, r.Slot.Pass)
+	}
+	s := slots.Get().(*slot)
+	s.id, s.device, s.mode, s.stream = r.Slot, r.Device, r.Mode, r.Stream
+	s.machine.Init(l.index)
+	l.slots = append(l.slots, s)
+	return nil
+}
+
+func (l *layerActor) find(id messages.SlotID) *slot {
+	for _, s := range l.slots {
+		if s.id == id {
+			return s
+		}
+	}
+	return nil
+}
+
+func (l *layerActor) forget(s *slot) {
+	l.slots = slices.DeleteFunc(l.slots, func(o *slot) bool { return o == s })
+	slots.Put(s)
+}
+
+// judge refuses tensors that cannot be right, notes the others behind what the
+// slot has saved, and tells the device which storages the group is to hold.
+func (l *layerActor) judge(s *slot, r *messages.Request, c *messages.Command) error {
+	r.First = len(s.saved)
+	for _, t := range r.Tensors {
+		if err := t.Check(); err != nil {
+			s.saved = s.saved[:r.First]
+			return fmt.Errorf("push layer %d: %w", l.index, err)
+		}
+		v := NoBackward
+		if s.mode != messages.Forget || t.IsNil() {
+			v = l.limits.judge(t, s.mode == messages.Stay)
+		} else {
+			t = device.Tensor{}
+		}
+		if v.owned() {
+			c.Items = append(c.Items, messages.Item{Storage: t.Storage, Move: v == Moves})
+		}
+		s.saved = append(s.saved, saved{tensor: t, verdict: v, stream: r.Stream})
+	}
+	return nil
+}
+
+// read answers a pop with the tensors, and tells the device which of them have
+// to be waited for.
+func (s *slot) read(r *messages.Request, c *messages.Command) error {
+	r.Tensors = r.Tensors[:0]
+	for _, i := range r.Indices {
+		if i < 0 || i >= len(s.saved) {
+			return fmt.Errorf("pop layer %d: %w: tensor %d was asked for and %d were saved", r.Layer, ErrStale, i, len(s.saved))
+		}
+		v := &s.saved[i]
+		if v.verdict == NoBackward {
+			return fmt.Errorf("pop layer %d: %w: an inference pass keeps nothing; begin a training pass", r.Layer, ErrStale)
+		}
+		r.Tensors = append(r.Tensors, v.tensor)
+		away := v.verdict == Moves && s.machine.State() == fsm.Reloading
+		if v.verdict.owned() && (away || r.Stream != v.stream) {
+			c.Items = append(c.Items, messages.Item{Storage: v.tensor.Storage})
+		}
+	}
+	return nil
+}
+
+// needsDevice reports whether the device has anything to do with the event.
+// What it has not heard of costs it nothing.
+func (s *slot) needsDevice(e fsm.Event, c *messages.Command) bool {
+	switch e {
+	case fsm.Push, fsm.Pop:
+		return len(c.Items) > 0
+	case fsm.Reset:
+		return s.ticket != 0
+	}
+	return s.moving > 0
+}
+
+func (s *slot) clear() {
+	clear(s.saved)
+	s.saved, s.moving, s.ticket = s.saved[:0], 0, 0
+}

@@ -1,0 +1,186 @@
+package actors
+
+import (
+	"slices"
+
+	"offload/device"
+	"offload/internal/hostmem"
+)
+
+// reset gives back what only this group held. What was copying, writing or
+// reading it is waited for on stream s (LG3). After a failure the ledger does
+// not know what is under way, so the streams are drained first.
+func (d *deviceActor) reset(g *group, s int) error {
+	if d.lost != nil {
+		return nil // the memory went with the context
+	}
+	if g.failed {
+		d.drain(g, s)
+	}
+	for _, span := range g.debris.buffers {
+		op := d.work.add(device.Op{Kind: device.Free, Stream: d.order.streams[s].id, Dst: span})
+		d.work.effect(effect{op: op, kind: scrapped, group: g, span: span})
+	}
+	for _, e := range g.entries {
+		if !e.onDevice || e.needed(g) || e.shared() {
+			continue
+		}
+		if len(e.groups) > 1 || !d.canPutOff(e, s) {
+			d.free(e, s)
+		}
+	}
+	return nil
+}
+
+// drain blocks until the streams that the group's batches were for are empty.
+func (d *deviceActor) drain(g *group, s int) {
+	d.touched = append(d.touched[:0], d.out, d.in)
+	d.touched = note(d.touched, s)
+	for _, e := range g.entries {
+		d.touched = e.streams(d.touched)
+	}
+	for _, s := range d.touched {
+		d.work.add(device.Op{Kind: device.SyncStream, Stream: d.order.streams[s].id})
+	}
+}
+
+// canPutOff reports whether the memory of e can be given back together with the
+// next batch: it never moved, it is small, and only the stream that allocated
+// it has used it, so that a slot with nothing but such tensors costs the device
+// nothing at all.
+func (d *deviceActor) canPutOff(e *entry, s int) bool {
+	if e.moves || d.order.streams[s].id != e.storage.Home() || e.storage.Bytes() > putOffBytes {
+		return false
+	}
+	waiting := int64(0)
+	for _, l := range d.later {
+		waiting += l.storage.Bytes()
+	}
+	d.touched = e.streams(d.touched[:0])
+	return waiting+e.storage.Bytes() <= putOffBytes && len(d.touched) == 1 && d.touched[0] == s
+}
+
+// dismiss ends the group after its batch was enqueued: entries that no group
+// holds are ended, and their host memory goes back to the pool.
+func (d *deviceActor) dismiss(g *group) {
+	for _, b := range g.debris.blocks {
+		d.pool.Give(b, nil) // the streams were drained
+	}
+	g.debris = debris{blocks: g.debris.blocks[:0], buffers: g.debris.buffers[:0]}
+	for _, e := range g.entries {
+		d.returnHost(e, g)
+		e.leave(g)
+		if len(e.groups) > 0 {
+			continue
+		}
+		if last := e.storage.Release(); last && e.onDevice && d.lost == nil {
+			// Put off, or held by somebody outside who let go just now.
+			d.later = append(d.later, leftover{e.storage, d.users(e)})
+		}
+		for _, ready := range e.ready {
+			d.order.drop(ready)
+		}
+		d.order.drop(e.out)
+		d.order.drop(e.in)
+		d.ledger.end(e)
+	}
+	d.ledger.forget(g)
+}
+
+// returnHost gives the host memory of e back unless a group other than g will
+// still reload it. It is used again after its last writer and its last reader.
+func (d *deviceActor) returnHost(e *entry, g *group) {
+	if e.host == nil || e.wanted(g) {
+		return
+	}
+	fence := e.out
+	if e.in != nil {
+		fence = e.in // the copy in follows the copy out
+	}
+	if d.lost != nil {
+		fence = nil
+	}
+	d.giveBlock(e.host, fence)
+	e.host, e.onHost = nil, false
+}
+
+// giveBlock gives b back to the pool. The pool may name the fence until the
+// stream of the copies out is ordered after it, so the event stays until then.
+func (d *deviceActor) giveBlock(b *hostmem.Block[*event], fence *event) {
+	if fence != nil && !d.order.covered(d.out, fence) {
+		fence.refs++
+		d.fences = append(d.fences, fence)
+		d.pool.Give(b, fence)
+		return
+	}
+	d.pool.Give(b, nil)
+}
+
+// sweep lets go of fences that have passed for the copies out.
+func (d *deviceActor) sweep() {
+	passed := func(e *event) bool { return d.order.covered(d.out, e) }
+	if !slices.ContainsFunc(d.fences, passed) {
+		return
+	}
+	d.pool.Passed(passed)
+	d.fences = slices.DeleteFunc(d.fences, func(e *event) bool {
+		if !passed(e) {
+			return false
+		}
+		d.order.drop(e)
+		return true
+	})
+}
+
+// users returns all streams that have used the device buffer of e.
+func (d *deviceActor) users(e *entry) []int {
+	list := e.streams(nil)
+	if e.out != nil {
+		list = note(list, d.out)
+	}
+	if e.in != nil {
+		list = note(list, d.in)
+	}
+	return list
+}
+
+// freeLater adds what was put off to the batch and returns the index of its
+// first Free.
+func (d *deviceActor) freeLater() (first int) {
+	for _, l := range d.later {
+		for _, s := range l.after {
+			d.work.follow(d.order.index(l.storage.Home()), s, device.AfterConsumer)
+		}
+	}
+	first = len(d.work.batch.Ops)
+	for _, l := range d.later {
+		d.work.add(device.Op{Kind: device.Free, Stream: l.storage.Home(),
+			Dst: device.Range{Buffer: l.storage.Buffer(), Bytes: l.storage.Bytes()}})
+	}
+	return first
+}
+
+// forgetLater takes off the list what the first n operations of the batch gave back.
+func (d *deviceActor) forgetLater(first, n int) {
+	gone := min(max(n-first, 0), len(d.later))
+	for _, l := range d.later[:gone] {
+		l.storage.Freed()
+	}
+	d.later = slices.Delete(d.later, 0, gone)
+}
+
+// strand notes what the failed batch of g, of which n operations were
+// enqueued, leaves behind.
+func (d *deviceActor) strand(g *group, n int) {
+	for _, fx := range d.work.effects {
+		if fx.kind == allocated && fx.op < n && !fx.entry.onDevice {
+			g.debris.buffers = append(g.debris.buffers, fx.span)
+		}
+	}
+	for _, e := range g.entries {
+		if e.host != nil && !e.onHost {
+			g.debris.blocks = append(g.debris.blocks, e.host)
+			e.host = nil
+		}
+	}
+}

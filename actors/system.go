@@ -1,0 +1,191 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"offload/device"
+	"offload/internal/hostmem"
+	"offload/messages"
+)
+
+// Dispatch says on which goroutine an actor runs.
+type Dispatch uint8
+
+const (
+	// Inline runs an idle actor on the goroutine that sends to it.
+	Inline Dispatch = iota
+	// Goroutines uses protoactor's own mailbox, which runs an actor on a
+	// goroutine of its own while it has messages.
+	Goroutines
+)
+
+// String returns "inline" or "goroutines".
+func (d Dispatch) String() string {
+	switch d {
+	case Inline:
+		return "inline"
+	case Goroutines:
+		return "goroutines"
+	}
+	return fmt.Sprintf("dispatch(%d)", uint8(d))
+}
+
+// Config says what a system is made of.
+type Config struct {
+	Devices  []device.Device
+	Layers   int
+	Dispatch Dispatch
+	Limits   Limits
+	Host     hostmem.Config // of each device
+	Hooks    Hooks
+}
+
+// System is the actors of one engine. Systems are independent of each other.
+type System struct {
+	root    *actor.RootContext
+	parent  *actor.PID
+	layers  []*actor.PID
+	devices []*actor.PID
+	hooks   Hooks
+}
+
+// runtime is protoactor's actor system, which costs 15 ms and 3 MB to make and
+// holds no state of ours but the addresses of actors; so there is one for the
+// process, made when it is first needed.
+var runtime = sync.OnceValue(func() *actor.ActorSystem {
+	quiet := func(*actor.ActorSystem) *slog.Logger { return slog.New(slog.DiscardHandler) }
+	system := actor.NewActorSystem(actor.WithLoggerFactory(quiet))
+	system.EventStream.Subscribe(func(event any) {
+		if letter, ok := event.(*actor.DeadLetterEvent); ok {
+			undeliverable(letter.Message)
+		}
+	})
+	return system
+})
+
+// undeliverable answers what was sent to an actor that has stopped.
+func undeliverable(message any) {
+	switch m := message.(type) {
+	case *messages.Request:
+		m.Err = ErrStopped
+		m.Reply.Done()
+	case *messages.Command:
+		m.Request.Err = ErrStopped
+		m.Request.Reply.Done()
+	case *messages.Answer:
+		m.Request.Err = ErrStopped
+		m.Request.Reply.Done()
+	case *messages.Control:
+		m.Err = ErrStopped
+		m.Reply.Done()
+	}
+}
+
+// New starts the actors and opens the transfer streams of every device.
+func New(cfg Config) (*System, error) {
+	system := runtime()
+	s := &System{root: system.Root, hooks: cfg.Hooks, layers: make([]*actor.PID, cfg.Layers)}
+	p := &parent{system: s, cfg: cfg}
+	p.spawned.Arm()
+	s.parent = s.root.Spawn(props(cfg.Dispatch, func() actor.Actor { return p }).Configure(actor.WithGuardian(stop)))
+	p.spawned.Wait()
+	if err := s.controlAll(messages.Control{Action: messages.Start}, nil); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+// stop is the supervision of all actors: a failure stops the actor and restarts
+// nothing, because the one that owned tensors is gone. It is one value, since
+// protoactor keeps a guardian for each.
+var stop = actor.NewOneForOneStrategy(0, 0, func(any) actor.Directive { return actor.StopDirective })
+
+func props(d Dispatch, producer actor.Producer) *actor.Props {
+	p := actor.PropsFromProducer(producer, actor.WithSupervisor(stop))
+	if d == Inline {
+		p.Configure(actor.WithMailbox(newInlineMailbox))
+	}
+	return p
+}
+
+// parent is the parent of all actors of a system. Children are stopped in the
+// reverse of the order in which they were spawned: the devices last.
+type parent struct {
+	system  *System
+	cfg     Config
+	spawned messages.Reply
+}
+
+// Receive implements actor.Actor.
+func (p *parent) Receive(ctx actor.Context) {
+	if _, ok := ctx.Message().(*actor.Started); !ok {
+		return
+	}
+	s := p.system
+	for _, dev := range p.cfg.Devices {
+		d := newDeviceActor(dev, p.cfg.Host, &s.hooks)
+		shell := &deviceShell{device: d, layers: s.layers}
+		s.devices = append(s.devices, ctx.Spawn(props(p.cfg.Dispatch, func() actor.Actor { return shell })))
+	}
+	for i := range s.layers {
+		shell := &layerShell{layer: layerActor{index: i, limits: p.cfg.Limits, hooks: &s.hooks}, devices: s.devices}
+		s.layers[i] = ctx.Spawn(props(p.cfg.Dispatch, func() actor.Actor { return shell }))
+	}
+	p.spawned.Done()
+}
+
+// Call sends the request to its layer and blocks until it is answered.
+func (s *System) Call(r *messages.Request) {
+	s.root.Send(s.layers[r.Layer], r)
+	r.Reply.Wait()
+}
+
+// Stats returns the counters of all devices together.
+func (s *System) Stats() (messages.Stats, error) {
+	var sum messages.Stats
+	err := s.controlAll(messages.Control{Action: messages.Query}, func(c *messages.Control) { sum.Add(c.Stats) })
+	return sum, err
+}
+
+// Flush gives back what was put off until the next batch of a device.
+func (s *System) Flush(device int, pass uint64) error {
+	c := messages.Control{Action: messages.Flush, Pass: pass}
+	s.control(device, &c)
+	return c.Err
+}
+
+// Stop drains the devices, gives everything back and ends the actors. The
+// devices themselves stay open.
+func (s *System) Stop() error {
+	err := s.controlAll(messages.Control{Action: messages.Stop}, nil)
+	if failed := s.root.PoisonFuture(s.parent).Wait(); failed != nil {
+		err = errors.Join(err, fmt.Errorf("stop the actors: %w", failed))
+	}
+	return err
+}
+
+func (s *System) controlAll(template messages.Control, each func(*messages.Control)) error {
+	var errs []error
+	for i := range s.devices {
+		c := messages.Control{Action: template.Action}
+		s.control(i, &c)
+		if c.Err != nil {
+			errs = append(errs, c.Err)
+		}
+		if each != nil {
+			each(&c)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *System) control(device int, c *messages.Control) {
+	c.Reply.Arm()
+	s.root.Send(s.devices[device], c)
+	c.Reply.Wait()
+}

@@ -1,0 +1,98 @@
+package actors
+
+import "offload/device"
+
+// work is the batch that one message becomes, and what follows when it is
+// enqueued. One value is used for one message after the other.
+type work struct {
+	order   *order
+	batch   device.Batch
+	effects []effect
+	events  []*event // recorded by this batch, each held once by it
+	forks   []*event // by stream: the record made for waits in this batch
+	elided  int64
+}
+
+// effect is what one operation of the batch means for the ledger once it is enqueued.
+type effect struct {
+	op    int // index of the operation
+	kind  effectKind
+	entry *entry
+	event *event
+	span  device.Range // the new device buffer
+	home  int          // the stream in whose order span is allocated
+	group *group
+}
+
+type effectKind uint8
+
+const (
+	readied   effectKind = iota // entry has been marked ready at event
+	copiedOut                   // entry is being copied out; event follows the copy
+	allocated                   // span exists; entry is to move there
+	copiedIn                    // entry is being copied into span; event follows the copy
+	freed                       // entry's device buffer is given back
+	scrapped                    // span, debris of group, is given back
+)
+
+func (w *work) begin(o device.Origin) {
+	w.batch.Reset(o)
+	w.effects, w.events, w.forks = w.effects[:0], w.events[:0], w.forks[:0]
+	w.elided = 0
+	w.order.save()
+}
+
+func (w *work) empty() bool { return len(w.batch.Ops) == 0 }
+
+// add appends an operation and returns its index.
+func (w *work) add(op device.Op) int {
+	w.batch.Ops = append(w.batch.Ops, op)
+	return len(w.batch.Ops) - 1
+}
+
+func (w *work) effect(fx effect) { w.effects = append(w.effects, fx) }
+
+// record marks the present point of stream s.
+func (w *work) record(s int) (ev *event, op int) {
+	ev = w.order.record(s)
+	w.events = append(w.events, ev)
+	return ev, w.add(device.Op{Kind: device.Record, Stream: w.order.streams[s].id, Event: ev.id})
+}
+
+// wait orders stream s after ev, unless it is ordered so already.
+func (w *work) wait(s int, ev *event, why device.Reason) {
+	if ev == nil {
+		return
+	}
+	if w.order.covered(s, ev) {
+		w.elided++
+		return
+	}
+	w.add(device.Op{Kind: device.Wait, Stream: w.order.streams[s].id, Event: ev.id, Reason: why})
+	w.order.join(s, ev)
+}
+
+// follow orders stream s after everything that has been enqueued on stream
+// other, by the caller too. Within a batch, other is recorded once for this.
+func (w *work) follow(s, other int, why device.Reason) {
+	if s == other {
+		return
+	}
+	for len(w.forks) <= other {
+		w.forks = append(w.forks, nil)
+	}
+	if w.forks[other] == nil {
+		w.forks[other], _ = w.record(other)
+	}
+	w.wait(s, w.forks[other], why)
+}
+
+// finish gives up what the batch itself held. n operations were enqueued.
+func (w *work) finish(n int) {
+	if n < len(w.batch.Ops) {
+		w.order.undo()
+	}
+	for _, ev := range w.events {
+		w.order.drop(ev)
+	}
+}
