@@ -26,29 +26,19 @@ func (p *Pool[F]) begin() {
 }
 
 // fill gives b its bytes, or changes nothing and returns a *BudgetError.
-//
-// All ranges that fit into the slabs are cut first. What is missing then is
-// compared with the budget before anything is pinned or unpinned. The shortest
-// range comes first, so that where one range does not fit the later ones do not
-// either: the ranges lie in the same order, whether slabs had to be pinned or not.
 func (p *Pool[F]) fill(b *Block[F], f fit) error {
-	missing := int64(0)
-	for left := p.cfg.pages(b.asked); left > 0; {
-		n := left - (left-1)/f.most*f.most // the short one, then most
-		left -= n
-		if s := p.find(n); s != nil {
-			b.cut(s, n)
-			continue
-		}
-		p.todo = append(p.todo, n)
-		missing += n
-	}
-	if over := missing - (p.limit - p.stats.Held); missing > 0 && over > 0 {
-		if over > p.idle() {
-			b.uncut()
+	missing := p.cut(b, f, p.slabs)
+	if !p.room(missing) {
+		// A part of b may be in the way of the rest, in a slab that could
+		// else be unpinned to make room for all of it.
+		b.uncut()
+		missing = p.cut(b, f, nil)
+		if !p.room(missing) {
 			return p.refuse(b.asked)
 		}
-		p.unpin(over)
+	}
+	if missing > 0 {
+		p.unpin(missing - (p.limit - p.stats.Held))
 	}
 	for _, n := range p.todo {
 		missing -= n
@@ -61,6 +51,31 @@ func (p *Pool[F]) fill(b *Block[F], f fit) error {
 	b.settle()
 	p.join(b)
 	return nil
+}
+
+// cut cuts the ranges of b that fit out of slabs, notes the others in todo and
+// returns their bytes. The shortest range comes first, so that where one does
+// not fit the later ones do not either: the ranges lie in the same order,
+// whether slabs have to be pinned or not.
+func (p *Pool[F]) cut(b *Block[F], f fit, slabs []*slab[F]) (missing int64) {
+	p.todo = p.todo[:0]
+	for left := p.cfg.pages(b.asked); left > 0; {
+		n := left - (left-1)/f.most*f.most // the short one, then most
+		left -= n
+		if s := find(slabs, n); s != nil {
+			b.cut(s, n)
+			continue
+		}
+		p.todo = append(p.todo, n)
+		missing += n
+	}
+	return missing
+}
+
+// room reports whether so many bytes can be pinned, if need be in the place of
+// slabs that nothing uses.
+func (p *Pool[F]) room(bytes int64) bool {
+	return bytes == 0 || bytes <= p.limit-p.stats.Held+p.idle()
 }
 
 // smaller returns how to try again for b when s could not be pinned: without
@@ -77,8 +92,8 @@ func (p *Pool[F]) smaller(b *Block[F], s *slab[F]) fit {
 }
 
 // find returns the first slab that has a run of n bytes, nil if there is none.
-func (p *Pool[F]) find(n int64) *slab[F] {
-	for _, s := range p.slabs {
+func find[F comparable](slabs []*slab[F], n int64) *slab[F] {
+	for _, s := range slabs {
 		if s.run >= n {
 			return s
 		}
@@ -164,8 +179,9 @@ func (p *Pool[F]) refuse(n int64) *BudgetError {
 	s := p.Stats()
 	e := &BudgetError{
 		Asked: n, Held: s.Held, InUse: s.InUse, Free: s.Free, Fenced: s.Fenced,
-		Limit: p.limit, PinFailed: p.failed, Fits: max(p.limit-s.Held+p.idle(), 0),
+		Limit: p.limit, PinFailed: p.failed,
 	}
+	e.Fits = max(p.limit-s.Held+p.idle(), 0) / p.cfg.PageBytes * p.cfg.PageBytes
 	for _, s := range p.slabs {
 		e.Fits = max(e.Fits, s.run)
 	}

@@ -169,7 +169,7 @@ func (p *Pool[F]) Passed(passed func(F) bool) {
 
 // Trim returns an Unpin operation for every slab that is wholly free without
 // condition. The slice is valid until the next call of the pool, before which
-// the operations have to be submitted.
+// the operations have to be submitted; that call puts the ids back.
 func (p *Pool[F]) Trim() []device.Op {
 	p.begin()
 	p.unpin(math.MaxInt64)

@@ -2,8 +2,10 @@ package hostmem
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"offload/device"
@@ -34,7 +36,7 @@ func TestSizesAreRoundedToPagesOnly(t *testing.T) {
 		piece, total int64
 	}{
 		{"33 MiB pieces", 33 * mib, 4147 * mib},
-		{"one page", 4 * kib, 300 * mib},
+		{"64 KiB", 64 * kib, 300 * mib},
 		{"just over a page multiple", mib + 1, gib},
 		{"just under a slab", 64*mib - 1, gib},
 		{"half a slab and a page", 32*mib + 4*kib, gib},
@@ -121,4 +123,316 @@ func TestRefusal(t *testing.T) {
 			t.Errorf("Take(%d) = %v, want an error", n, b.Ranges())
 		}
 	}
+}
+
+func TestRandomSizesStayUnderTheBudget(t *testing.T) {
+	const budget = 2 * gib
+	ids := new(device.IDs)
+	p := New[int](Config{Budget: budget}, ids)
+	r := rand.New(rand.NewPCG(5, 7))
+	pinned := map[device.Buffer]int64{} // as a device would count
+	total := int64(0)
+	var live []*Block[int]
+	for i := range 5000 {
+		b, ops, err := p.Take(mib + r.Int64N(63*mib))
+		for _, op := range ops {
+			if op.Kind == device.Pin {
+				pinned[op.Dst.Buffer] = op.Dst.Bytes
+				total += op.Dst.Bytes
+			} else {
+				total -= pinned[op.Dst.Buffer]
+				delete(pinned, op.Dst.Buffer)
+			}
+			if total > budget {
+				t.Fatalf("take %d: %d bytes pinned, want at most %d", i, total, budget)
+			}
+		}
+		if err == nil {
+			live = append(live, b)
+		}
+		for err != nil && len(live) > 0 || len(live) > 40 {
+			j := r.IntN(len(live))
+			p.Give(live[j], i)
+			live = append(live[:j], live[j+1:]...)
+			err = nil
+		}
+		p.Passed(func(f int) bool { return f < i-3 })
+		s := p.Stats()
+		if s.Held != total || s.Held != s.InUse+s.Free+s.Fenced {
+			t.Fatalf("take %d: %d bytes are pinned, want %v", i, total, s)
+		}
+	}
+	s := p.Stats()
+	if s.HighWater < budget*3/4 {
+		t.Errorf("of a budget of %d at most %d bytes were in use, want three quarters", int64(budget), s.HighWater)
+	}
+	t.Log(s)
+}
+
+func TestFencesOfExactlyThePiecesReused(t *testing.T) {
+	p := newPool(Config{SlabBytes: 64 * kib})
+	var bs [4]*Block[int]
+	for i := range bs {
+		bs[i], _ = take(t, p, 16*kib)
+	}
+	for i, b := range bs {
+		p.Give(b, 1+i/2) // fences 1, 1, 2, 2
+	}
+	a, ops := take(t, p, 20*kib)
+	if len(ops) != 0 || !slices.Equal(a.Fences(), []int{1}) {
+		t.Errorf("got operations %v and fences %v, want none and [1]", ops, a.Fences())
+	}
+	b, _ := take(t, p, 16*kib)
+	if !slices.Equal(b.Fences(), []int{1, 2}) {
+		t.Errorf("got fences %v, want [1 2]", b.Fences())
+	}
+	p.Passed(func(f int) bool { return f == 1 })
+	if !slices.Equal(b.Fences(), []int{2}) {
+		t.Errorf("after 1 has passed got fences %v, want [2]", b.Fences())
+	}
+	p.Return(b)
+	c, _ := take(t, p, 12*kib)
+	if len(c.Fences()) != 0 {
+		t.Errorf("got fences %v for bytes whose fence has passed, want none", c.Fences())
+	}
+	d, _ := take(t, p, 4*kib)
+	if !slices.Equal(d.Fences(), []int{2}) {
+		t.Errorf("got fences %v for bytes that were returned unused, want [2]", d.Fences())
+	}
+}
+
+func TestTrimKeepsWhatIsFenced(t *testing.T) {
+	p := newPool(Config{SlabBytes: mib})
+	a, _ := take(t, p, mib)
+	b, _ := take(t, p, mib)
+	c, _ := take(t, p, mib)
+	last := c.Ranges()[0].Buffer
+	p.Give(a, 7)
+	p.Give(c, 0)
+	if ops := p.Trim(); len(ops) != 1 || ops[0].Kind != device.Unpin || ops[0].Dst.Buffer != last {
+		t.Errorf("got %v, want unpin %v", ops, last)
+	}
+	if ops := p.Trim(); len(ops) != 0 {
+		t.Errorf("got %v, want nothing as one slab is in use and one fenced", ops)
+	}
+	p.Passed(func(f int) bool { return f == 7 })
+	p.Give(b, 0)
+	if ops := p.Trim(); len(ops) != 2 {
+		t.Errorf("got %v, want two unpins", ops)
+	}
+	if s := p.Stats(); s.Held != 0 || s.Pins != 3 || s.Unpins != 3 || s.HighWaterHeld != 3*mib {
+		t.Errorf("got %v, want nothing pinned after 3 pins and unpins and at most 3 MiB", s)
+	}
+}
+
+func TestFreeSlabsMakeRoom(t *testing.T) {
+	p := newPool(Config{SlabBytes: mib, Budget: 2 * mib})
+	a, _ := take(t, p, mib)
+	b, _ := take(t, p, 700*kib)
+	slab := a.Ranges()[0].Buffer
+	p.Give(a, 0)
+	p.Give(b, 3)
+	_, ops := take(t, p, mib+200*kib)
+	if len(ops) != 3 || ops[0].Kind != device.Unpin || ops[0].Dst.Buffer != slab {
+		t.Errorf("got %v, want unpin %v and two pins", ops, slab)
+	}
+	if s := p.Stats(); s.Held > 2*mib || s.Fenced != 700*kib {
+		t.Errorf("got %v, want the budget kept and the fenced slab left alone", s)
+	}
+	var be *BudgetError
+	if _, _, err := p.Take(mib); !errors.As(err, &be) || be.Fenced != 700*kib {
+		t.Errorf("got %v, want a *BudgetError with 700 KiB fenced", err)
+	}
+}
+
+func TestFailedPin(t *testing.T) {
+	tests := []struct {
+		name  string
+		asked int64
+		first []int64 // bytes of the first pins
+		at    int     // which of them fails
+		again []int64 // bytes of the second pins
+	}{
+		{"without the rest of the slab", 256 * kib, []int64{mib}, 0, []int64{256 * kib}},
+		{"in halves", mib, []int64{mib}, 0, []int64{512 * kib, 512 * kib}},
+		{"in halves of whole pages", 900 * kib, []int64{900 * kib}, 0, []int64{448 * kib, 452 * kib}},
+		{"after one that was pinned", 2 * mib, []int64{mib, mib}, 1, []int64{512 * kib, 512 * kib}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPool(Config{SlabBytes: mib})
+			b, ops := take(t, p, tt.asked)
+			if got := sizes(ops); !slices.Equal(got, tt.first) {
+				t.Fatalf("got pins of %d bytes, want %d", got, tt.first)
+			}
+			b, ops, err := p.Failed(b, tt.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := sizes(ops); !slices.Equal(got, tt.again) {
+				t.Fatalf("got pins of %d bytes at the second attempt, want %d", got, tt.again)
+			}
+			if b.Bytes() != tt.asked {
+				t.Errorf("got a block of %d bytes, want %d", b.Bytes(), tt.asked)
+			}
+			_, ops, err = p.Failed(b, 0)
+			var be *BudgetError
+			if !errors.As(err, &be) || !be.PinFailed || len(ops) != 0 {
+				t.Fatalf("after the second failure got %v and %v, want a *BudgetError that says so", ops, err)
+			}
+			s := p.Stats()
+			if s.InUse != 0 || s.Limit != s.Held || s.FailedPins != 2 || s.Pins != tt.at || s.Misses != 0 {
+				t.Errorf("after two failures got %+v, want nothing in use and no more than what is pinned", s)
+			}
+			if _, _, err := p.Take(4 * mib); !errors.As(err, &be) || !be.PinFailed {
+				t.Errorf("got %v, want a *BudgetError because of the failed pin", err)
+			}
+			p.SetBudget(0)
+			take(t, p, 4*mib)
+		})
+	}
+}
+
+func TestOnePageCannotBeSmaller(t *testing.T) {
+	p := newPool(Config{SlabBytes: 4 * kib})
+	b, _ := take(t, p, 1)
+	var be *BudgetError
+	if _, _, err := p.Failed(b, 0); !errors.As(err, &be) || be.Limit != 0 {
+		t.Errorf("got %v, want a *BudgetError with a limit of 0", err)
+	}
+}
+
+func TestLowerBudgetPinsNoMore(t *testing.T) {
+	p := newPool(Config{SlabBytes: mib})
+	a, _ := take(t, p, mib)
+	b, _ := take(t, p, mib)
+	p.SetBudget(mib)
+	p.Give(a, 0)
+	a, ops := take(t, p, mib)
+	if len(ops) != 0 {
+		t.Errorf("got %v for memory that is pinned, want nothing", ops)
+	}
+	p.Give(a, 0)
+	p.Give(b, 0)
+	if _, ops := take(t, p, mib+512*kib); len(ops) != 0 {
+		t.Errorf("got %v for memory that is pinned, want nothing", ops)
+	}
+	if b, _, err := p.Take(mib); err == nil {
+		t.Errorf("got %v, want an error as the budget is exceeded", b.Ranges())
+	}
+}
+
+func TestSpan(t *testing.T) {
+	p := newPool(Config{SlabBytes: 16 * kib})
+	b, _ := take(t, p, 40*kib-1) // ranges of 8, 16 and 16 KiB
+	r := b.Ranges()
+	tests := []struct {
+		name   string
+		off, n int64
+		want   []device.Range
+	}{
+		{"all", 0, b.Capacity(), r},
+		{"nothing", 5, 0, nil},
+		{"within one", 9 * kib, kib, []device.Range{r[1].Sub(kib, kib)}},
+		{"across two", 7 * kib, 2 * kib, []device.Range{r[0].Sub(7*kib, kib), r[1].Sub(0, kib)}},
+		{"the end", 39 * kib, kib, []device.Range{r[2].Sub(15*kib, kib)}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := b.Span(nil, tt.off, tt.n); !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestBrokenInvariantsPanic(t *testing.T) {
+	p := newPool(Config{})
+	b, _ := take(t, p, mib)
+	tests := []struct {
+		name string
+		do   func()
+	}{
+		{"span outside", func() { b.Span(nil, mib, 1) }},
+		{"failure without operations", func() { p.Failed(b, 1) }},
+		{"given back twice", func() { p.Give(b, 0); p.Give(b, 0) }},
+		{"returned after it was given back", func() { p.Return(b) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			tt.do()
+		})
+	}
+}
+
+// step takes and gives back what the layers of a model might.
+func step(p *Pool[int], blocks []*Block[int]) error {
+	for i := range blocks {
+		b, ops, err := p.Take(mib + int64(i%3)*33*mib)
+		if err != nil || len(ops) > 0 {
+			return fmt.Errorf("operations %v, error %v", ops, err)
+		}
+		blocks[i] = b
+	}
+	for i, b := range slices.Backward(blocks) {
+		p.Give(b, 1+i)
+	}
+	p.Passed(func(f int) bool { return f%2 == 0 })
+	return nil
+}
+
+func TestSteadyStateDoesNotAllocate(t *testing.T) {
+	p := newPool(Config{})
+	blocks := make([]*Block[int], 40)
+	for i := range blocks {
+		blocks[i], _ = take(t, p, mib+int64(i%3)*33*mib)
+	}
+	for _, b := range slices.Backward(blocks) {
+		p.Give(b, 0)
+	}
+	for range 3 { // lists grow to their size
+		if err := step(p, blocks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := testing.AllocsPerRun(20, func() {
+		if err := step(p, blocks); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("got %v allocations a step, want none", n)
+	}
+}
+
+func BenchmarkTakeGive(b *testing.B) {
+	p := newPool(Config{})
+	var live []*Block[int]
+	for range 155 { // as many tensors as a step of a larger model has
+		l, _, err := p.Take(33 * mib)
+		if err != nil {
+			b.Fatal(err)
+		}
+		live = append(live, l)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		j := i % len(live)
+		p.Give(live[j], 1+i)
+		live[j], _, _ = p.Take(33 * mib)
+	}
+}
+
+// sizes returns the bytes of the Pin operations.
+func sizes(ops []device.Op) (n []int64) {
+	for _, op := range ops {
+		if op.Kind == device.Pin {
+			n = append(n, op.Dst.Bytes)
+		}
+	}
+	return n
 }
