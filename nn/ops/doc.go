@@ -1,0 +1,43 @@
+// Package ops holds the building blocks of the models in package nn: the named
+// kernels as data, and the arena from which a model gets its memory.
+//
+// # Terms
+//
+// A kernel constructor such as [MatMul] takes tensors and returns a
+// [device.Kernel]: a name, the arguments and the bytes read and written. It
+// checks types and shapes first, so that a kernel that is launched fits its
+// operands. Which code runs under the name is the device's business: package
+// nn/ops/sim registers it with the simulated device.
+//
+// An [Arena] queues operations for one compute stream and hands them to the
+// device in few batches: everything between two calls of [Arena.Flush] is one
+// Submit. Like a bufio.Writer it keeps the first error, drops what is queued
+// after it, and returns it from Flush. A [Scope] is a set of tensors that are
+// freed together unless they are freed or given away before. A [Host] is
+// pinned host memory for moving data to and from the device.
+//
+// # Rounding
+//
+// All arithmetic is float32, sums over a whole tensor excepted, and a kernel's
+// result depends only on the values of its operands: not on where they lie, on
+// how many processors there are, or on what ran before. That is what makes a
+// run with offloading comparable bit for bit with one without.
+//
+// # Concurrency
+//
+// An Arena, its scopes and its host buffers belong to one goroutine.
+//
+// # Ownership
+//
+// A tensor belongs to the scope that allocated it until it is freed or given
+// away there. Whoever took it over in between (Engine.Push does) frees it.
+// Kernels are plain data and hold no memory.
+//
+// # Use
+//
+//	a := ops.NewArena(dev, stream)
+//	s := a.Scope()
+//	y := s.Alloc("y", device.Activation, device.Float32, 64, 10)
+//	a.Launch(ops.MatMul(y, x, w, ops.Product{}))
+//	if err := a.Flush(device.Origin{Action: "project"}); err != nil { ... }
+package ops
