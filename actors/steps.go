@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"errors"
 	"fmt"
 
 	"offload/device"
@@ -127,19 +126,18 @@ func (d *deviceActor) copy(kind device.Kind, s int, dev device.Range, b *hostmem
 // pinned now, by a batch of its own, so that a failure is a refusal.
 func (d *deviceActor) block(n int64) (*hostmem.Block[*event], error) {
 	b, ops, err := d.pool.Take(n)
+	var failure error
 	for err == nil && len(ops) > 0 {
 		batch := device.Batch{Origin: device.Origin{Action: "pin"}, Ops: d.quiesced(ops)}
-		failure := d.send(&batch)
-		if failure == nil {
+		if failure = d.send(&batch); failure == nil {
 			d.stats.Operations += int64(len(batch.Ops))
 			return b, nil
 		}
-		if !errors.Is(failure, device.ErrOutOfMemory) {
-			d.pool.Return(b)
-			return nil, failure
-		}
 		done := enqueued(&batch, failure) - (len(batch.Ops) - len(ops))
-		b, ops, err = d.pool.PinFailed(b, max(done, 0))
+		b, ops, err = d.pool.Failed(b, min(max(done, 0), len(ops)-1))
+	}
+	if err != nil && failure != nil {
+		err = fmt.Errorf("%w: %w", err, failure)
 	}
 	return b, err
 }

@@ -94,7 +94,7 @@ func New(cfg Config) (*System, error) {
 	p.spawned.Arm()
 	s.parent = s.root.Spawn(props(cfg.Dispatch, func() actor.Actor { return p }).Configure(actor.WithGuardian(stop)))
 	p.spawned.Wait()
-	if err := s.controlAll(messages.Control{Action: messages.Start}, nil); err != nil {
+	if err := s.each(messages.Start, nil); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
@@ -148,7 +148,7 @@ func (s *System) Call(r *messages.Request) {
 // Stats returns the counters of all devices together.
 func (s *System) Stats() (messages.Stats, error) {
 	var sum messages.Stats
-	err := s.controlAll(messages.Control{Action: messages.Query}, func(c *messages.Control) { sum.Add(c.Stats) })
+	err := s.each(messages.Query, func(c *messages.Control) { sum.Add(c.Stats) })
 	return sum, err
 }
 
@@ -162,23 +162,24 @@ func (s *System) Flush(device int, pass uint64) error {
 // Stop drains the devices, gives everything back and ends the actors. The
 // devices themselves stay open.
 func (s *System) Stop() error {
-	err := s.controlAll(messages.Control{Action: messages.Stop}, nil)
+	err := s.each(messages.Stop, nil)
 	if failed := s.root.PoisonFuture(s.parent).Wait(); failed != nil {
 		err = errors.Join(err, fmt.Errorf("stop the actors: %w", failed))
 	}
 	return err
 }
 
-func (s *System) controlAll(template messages.Control, each func(*messages.Control)) error {
+// each asks every device actor for the action, and gives the answers to use.
+func (s *System) each(a messages.Action, use func(*messages.Control)) error {
 	var errs []error
 	for i := range s.devices {
-		c := messages.Control{Action: template.Action}
+		c := messages.Control{Action: a}
 		s.control(i, &c)
 		if c.Err != nil {
 			errs = append(errs, c.Err)
 		}
-		if each != nil {
-			each(&c)
+		if use != nil {
+			use(&c)
 		}
 	}
 	return errors.Join(errs...)

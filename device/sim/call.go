@@ -2,6 +2,9 @@ package sim
 
 import (
 	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"unsafe"
 
 	"offload/device"
@@ -144,10 +147,24 @@ func (d *Device) launch(c *Call) {
 func (c *Call) run() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("kernel panicked: %v", p)
+			err = fmt.Errorf("kernel panicked%s: %v", origin(), p)
 		}
 	}()
 	return c.fn(c)
+}
+
+// origin returns where the panic that is being recovered was raised, such as
+// " at gelu.go:57"; empty if that is not known.
+func origin() string {
+	pcs := make([]uintptr, 16)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)]) // after Callers, origin and the deferred function
+	for more := true; more; {
+		var f runtime.Frame
+		if f, more = frames.Next(); f.File != "" && !strings.HasPrefix(f.Function, "runtime.") {
+			return fmt.Sprintf(" at %s:%d", filepath.Base(f.File), f.Line)
+		}
+	}
+	return ""
 }
 
 // op rebuilds the operation for an error. It shares nothing with c.

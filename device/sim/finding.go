@@ -114,7 +114,7 @@ func (s Site) String() string {
 type Finding struct {
 	Rule    Rule
 	First   Site   // the earlier operation; zero where the rule knows none
-	Second  Site   // the operation that came to early or too late; zero for a leak
+	Second  Site   // the operation that broke the rule; zero for a leak
 	Subject string // the bytes, buffer, event, stream or kernel concerned
 	Missing string // what would make it right
 	Count   int    // how often it was found, with other ids and in other passes
