@@ -35,6 +35,7 @@ type saved struct {
 	tensor  device.Tensor
 	verdict Verdict
 	stream  device.Stream
+	popped  bool
 }
 
 // next says who has to act after a layer has looked at a request.
@@ -116,7 +117,12 @@ func (l *layerActor) move(s *slot, r *messages.Request, ops int) {
 				s.moving++
 			}
 		}
+	case fsm.Pop:
+		for _, i := range r.Indices {
+			s.saved[i].popped = true
+		}
 	case fsm.Reset:
+		r.Unused = s.unused()
 		s.clear()
 		if r.Verb == messages.Close {
 			l.forget(s)
@@ -216,6 +222,17 @@ func (s *slot) needsDevice(e fsm.Event, c *messages.Command) bool {
 		return s.ticket != 0
 	}
 	return s.moving > 0
+}
+
+// unused returns how many tensors were saved and never popped.
+func (s *slot) unused() int {
+	n := 0
+	for i := range s.saved {
+		if v := &s.saved[i]; !v.popped && v.verdict != Absent && v.verdict != NoBackward {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *slot) clear() {

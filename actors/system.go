@@ -95,7 +95,8 @@ func New(cfg Config) (*System, error) {
 	s.parent = s.root.Spawn(props(cfg.Dispatch, func() actor.Actor { return p }).Configure(actor.WithGuardian(stop)))
 	p.spawned.Wait()
 	if err := s.each(messages.Start, nil); err != nil {
-		return nil, errors.Join(err, s.Stop())
+		_, failed := s.Stop()
+		return nil, errors.Join(err, failed)
 	}
 	return s, nil
 }
@@ -160,13 +161,14 @@ func (s *System) Flush(device int, pass uint64) error {
 }
 
 // Stop drains the devices, gives everything back and ends the actors. The
-// devices themselves stay open.
-func (s *System) Stop() error {
-	err := s.each(messages.Stop, nil)
+// devices themselves stay open. It returns the counters at the end.
+func (s *System) Stop() (messages.Stats, error) {
+	var final messages.Stats
+	err := s.each(messages.Stop, func(c *messages.Control) { final.Add(c.Stats) })
 	if failed := s.root.PoisonFuture(s.parent).Wait(); failed != nil {
 		err = errors.Join(err, fmt.Errorf("stop the actors: %w", failed))
 	}
-	return err
+	return final, err
 }
 
 // each asks every device actor for the action, and gives the answers to use.

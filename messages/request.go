@@ -37,11 +37,12 @@ type Request struct {
 	Indices []int           // Pop: which of the saved tensors
 
 	// The answer, valid after Reply.Wait.
-	State fsm.State // after the call
-	First int       // Push: index of the first tensor that was saved
-	Short bool      // the device was not asked for anything
-	Err   error
-	Reply Reply
+	State  fsm.State // after the call
+	First  int       // Push: index of the first tensor that was saved
+	Short  bool      // the device was not asked for anything
+	Unused int       // Reset: tensors that were saved and never popped
+	Err    error
+	Reply  Reply
 
 	command Command
 	answer  Answer
@@ -63,7 +64,7 @@ const (
 func (r *Request) Reset() {
 	r.Verb, r.Event, r.Stream = Fire, fsm.Push, device.Stream{}
 	r.Tensors, r.Indices = r.Tensors[:0], r.Indices[:0]
-	r.State, r.First, r.Short, r.Err = fsm.Resident, 0, false, nil
+	r.State, r.First, r.Short, r.Unused, r.Err = fsm.Resident, 0, false, 0, nil
 	r.Reply.Arm()
 }
 

@@ -1,0 +1,190 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"offload/actors"
+	"offload/device"
+	"offload/internal/hostmem"
+	"offload/messages"
+	"offload/schedule"
+)
+
+// Engine offloads the activations of one training loop. Engines are independent
+// of each other, also on one device.
+type Engine struct {
+	opts     Options
+	devices  []device.Device
+	system   *actors.System
+	notifier notifier
+	counters counters
+
+	mu     sync.Mutex
+	passes map[*Pass]struct{} // in flight
+	last   uint64             // number of the last pass
+	closed bool
+	final  messages.Stats // of a closed engine
+}
+
+// Open returns an engine for dev, which stays the caller's and has to be open
+// until after Close.
+func Open(dev device.Device, opts Options) (*Engine, error) {
+	return OpenAll([]device.Device{dev}, opts)
+}
+
+// OpenAll returns an engine for several devices. A pass runs on the device of
+// the stream that it is begun with.
+func OpenAll(devs []device.Device, opts Options) (*Engine, error) {
+	opts.EnsureDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	if len(devs) == 0 {
+		return nil, errors.New("open: no device was given; an engine needs at least one")
+	}
+	seen := make(map[device.ID]bool)
+	for i, d := range devs {
+		if d == nil {
+			return nil, fmt.Errorf("open: device %d of %d is nil", i, len(devs))
+		}
+		if seen[d.Info().ID] {
+			return nil, fmt.Errorf("open: device %d of %d is there twice (%s); an engine has one actor for each", i, len(devs), d.Info().Name)
+		}
+		seen[d.Info().ID] = true
+	}
+	e := &Engine{opts: opts, devices: devs, passes: make(map[*Pass]struct{})}
+	if opts.Listener != nil {
+		e.notifier.listener = *opts.Listener
+	}
+	var err error
+	e.system, err = actors.New(actors.Config{
+		Devices: devs, Layers: opts.Layers, Dispatch: opts.Dispatch,
+		Limits: actors.Limits{MinElements: opts.MinElements, MinBytes: opts.MinBytes},
+		Host:   hostmem.Config{SlabBytes: opts.SlabBytes, Budget: opts.HostBudget},
+		Hooks:  e.notifier.hooks(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	return e, nil
+}
+
+// Plan returns the plan that the engine follows.
+func (e *Engine) Plan() *schedule.Plan { return e.opts.Plan }
+
+// PassKind says whether a pass has a backward.
+type PassKind uint8
+
+const (
+	// Train is a pass with forward and backward.
+	Train PassKind = iota
+	// Inference is a forward whose activations nobody needs again. Push keeps
+	// no reference: what is pushed stays the caller's.
+	Inference
+)
+
+// String returns "train" or "inference".
+func (k PassKind) String() string {
+	switch k {
+	case Train:
+		return "train"
+	case Inference:
+		return "inference"
+	}
+	return fmt.Sprintf("pass kind(%d)", uint8(k))
+}
+
+// Begin starts a pass whose work is enqueued on stream, which also says on
+// which device it runs. When ctx is cancelled, calls on the pass return its
+// error, and End aborts. Several passes may be in flight.
+func (e *Engine) Begin(ctx context.Context, kind PassKind, stream device.Stream) (*Pass, error) {
+	if e.notifier.reentrant() {
+		return nil, fmt.Errorf("begin: %w", ErrReentrant)
+	}
+	if kind > Inference {
+		return nil, fmt.Errorf("begin: %v is unknown; it is Train or Inference", kind)
+	}
+	dev := -1
+	for i, d := range e.devices {
+		if d.Info().ID == stream.Device {
+			dev = i
+		}
+	}
+	if dev < 0 {
+		return nil, fmt.Errorf("begin: %w: %v is on a device that the engine was not opened with", ErrForeign, stream)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("begin: %w", context.Cause(ctx))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, fmt.Errorf("begin: %w", ErrClosed)
+	}
+	e.last++
+	p := newPass(e, ctx, kind, e.last, stream, dev)
+	e.passes[p] = struct{}{}
+	e.counters.begun.Add(1)
+	e.notifier.passBegun(p.info())
+	return p, nil
+}
+
+// Metrics returns the counters as of now. After Close they are those at the end.
+func (e *Engine) Metrics() Metrics {
+	if e.notifier.reentrant() {
+		return e.counters.metrics(messages.Stats{}) // the actors' part cannot be asked for from inside
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return e.counters.metrics(e.final)
+	}
+	stats, _ := e.system.Stats() // asking for counters cannot fail while the actors run
+	return e.counters.metrics(stats)
+}
+
+// Close aborts the passes in flight, waits for the copies, gives everything
+// back and ends the actors. The device stays open. Closing again does nothing.
+func (e *Engine) Close() error {
+	if e.notifier.reentrant() {
+		return fmt.Errorf("close: %w", ErrReentrant)
+	}
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true // nothing begins from here on
+	var passes []*Pass
+	for p := range e.passes {
+		passes = append(passes, p)
+	}
+	e.mu.Unlock()
+
+	var errs []error
+	for _, p := range passes {
+		if err := p.finish(true, ErrClosed); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	final, err := e.system.Stop()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	e.mu.Lock()
+	e.final = final
+	e.mu.Unlock()
+	if len(errs) > 0 {
+		return fmt.Errorf("close: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+func (e *Engine) forget(p *Pass) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.passes, p)
+}

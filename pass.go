@@ -1,0 +1,359 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"offload/device"
+	"offload/fsm"
+	"offload/messages"
+	"offload/schedule"
+)
+
+// Pass is one forward and its backward of one micro-batch, or the forward of an
+// inference. It ends with End or Abort, one of which has to be called.
+type Pass struct {
+	engine *Engine
+	ctx    context.Context
+	kind   PassKind
+	number uint64
+	stream device.Stream
+	device int
+
+	mu       sync.Mutex
+	over     error // once the pass has ended: why a call on it is refused
+	request  messages.Request
+	cursor   int      // the next boundary of the plan
+	runs     [][]*run // by layer: its runs so far
+	live     []*run   // those that are not closed
+	chunk    []run    // runs are made several at a time
+	previous *run     // whose backward ran last
+	turned   bool     // the backward has begun
+	unused   int
+}
+
+// run is one slot: one run of a layer within the pass.
+type run struct {
+	pass       *Pass
+	layer      int
+	occurrence int
+	gen        uint32    // counts the resets; part of a Saved
+	state      fsm.State // as last reported by the layer's machine
+	saved      int
+	revived    bool // the plan's later directives for it are dropped
+	backward   bool // its backward has run or is running
+	closed     bool
+	view       Slot // of the pass's stream
+}
+
+func newPass(e *Engine, ctx context.Context, kind PassKind, number uint64, stream device.Stream, dev int) *Pass {
+	return &Pass{engine: e, ctx: ctx, kind: kind, number: number, stream: stream, device: dev,
+		runs: make([][]*run, e.opts.Layers)}
+}
+
+// Kind returns whether the pass has a backward.
+func (p *Pass) Kind() PassKind { return p.kind }
+
+// Number returns the number of the pass, as listeners are told.
+func (p *Pass) Number() uint64 { return p.number }
+
+// Forward says that the forward of the layer comes next on the pass's stream.
+// It does what the plan has for this point, and returns a new slot for what the
+// layer saves. A second Forward of a layer opens a second slot; what the plan
+// does not have stays on the device.
+//
+// An error is that of a directive of the plan, which names its own layer, or a
+// refusal. The pass should be aborted then.
+func (p *Pass) Forward(layer int) (*Slot, error) {
+	if err := p.lock("forward", layer); err != nil {
+		return nil, err
+	}
+	defer p.mu.Unlock()
+	occurrence := len(p.runs[layer])
+	if err := p.follow(schedule.Boundary{Phase: schedule.Forward, Layer: layer, Occurrence: occurrence}); err != nil {
+		return nil, err
+	}
+	if len(p.chunk) == 0 {
+		p.chunk = make([]run, min(max(len(p.runs)-layer, 1), 64))
+	}
+	r := &p.chunk[0]
+	*r = run{pass: p, layer: layer, occurrence: occurrence}
+	r.view = Slot{run: r, stream: p.stream}
+	q := p.fill(r, p.stream)
+	q.Verb, q.Device, q.Mode = messages.Open, p.device, p.mode(layer, occurrence)
+	if err := p.call(r); err != nil {
+		return nil, err
+	}
+	p.chunk = p.chunk[1:]
+	p.runs[layer] = append(p.runs[layer], r)
+	p.live = append(p.live, r)
+	return &r.view, nil
+}
+
+// mode says what becomes of what is pushed to the next run of a layer.
+func (p *Pass) mode(layer, occurrence int) messages.Mode {
+	plan := p.engine.opts.Plan
+	switch {
+	case p.kind == Inference:
+		return messages.Forget
+	case plan.IsManual():
+		return messages.Offload
+	case plan.Offloaded(layer) && occurrence == 0 && !p.turned:
+		return messages.Offload
+	}
+	return messages.Stay
+}
+
+// Backward says that the backward of the layer comes next on the pass's stream.
+// It resets the slot whose backward came before, does what the plan has for
+// this point, and returns the slot of the layer's last run whose backward has
+// not run yet. Under a plan that is not manual its tensors can be popped then,
+// whatever the order of the calls; what the plan had not reloaded is reloaded
+// late, which Metrics counts.
+func (p *Pass) Backward(layer int) (*Slot, error) {
+	if err := p.lock("backward", layer); err != nil {
+		return nil, err
+	}
+	defer p.mu.Unlock()
+	if p.kind == Inference {
+		return nil, fmt.Errorf("backward of layer %d: %w: pass %d keeps nothing; begin a training pass", layer, ErrInference, p.number)
+	}
+	r := p.pending(layer)
+	if r == nil {
+		return nil, fmt.Errorf("backward of layer %d: %w: it has run forward %d times in pass %d, and each had its backward; call Forward first",
+			layer, ErrLayer, len(p.runs[layer]), p.number)
+	}
+	p.turned = true
+	if p.previous != nil {
+		if err := p.close(p.previous); err != nil {
+			return nil, err
+		}
+		p.previous = nil
+	}
+	if err := p.follow(schedule.Boundary{Phase: schedule.Backward, Layer: layer, Occurrence: r.occurrence}); err != nil {
+		return nil, err
+	}
+	if !p.engine.opts.Plan.IsManual() {
+		if err := p.ensure(r); err != nil {
+			return nil, err
+		}
+	}
+	r.backward = true
+	p.previous = r
+	return &r.view, nil
+}
+
+// pending returns the last run of the layer whose backward has not run.
+func (p *Pass) pending(layer int) *run {
+	for i := len(p.runs[layer]) - 1; i >= 0; i-- {
+		if r := p.runs[layer][i]; !r.backward && !r.closed {
+			return r
+		}
+	}
+	return nil
+}
+
+// follow does what the plan has for the boundary, and for those before it that
+// were skipped. A boundary that is not in the plan, or behind the cursor, has
+// nothing to be done.
+func (p *Pass) follow(b schedule.Boundary) error {
+	plan := p.engine.opts.Plan
+	to := plan.IndexOf(b)
+	var errs []error
+	for ; p.cursor <= to; p.cursor++ {
+		for _, d := range plan.At(p.cursor) {
+			if err := p.direct(d); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// direct does one directive, unless its slot was skipped, revived or reset. A
+// reset is for slots whose backward has run: another one may still be needed.
+func (p *Pass) direct(d schedule.Directive) error {
+	runs := p.runs[d.Layer]
+	if d.Occurrence >= len(runs) {
+		return nil
+	}
+	r := runs[d.Occurrence]
+	if r.closed || r.revived && d.Action != schedule.Reset {
+		return nil
+	}
+	switch {
+	case d.Action == schedule.StartOffload && r.state == fsm.Resident:
+		return p.fire(r, fsm.StartOffload)
+	case d.Action == schedule.Release && r.state == fsm.Offloading:
+		return p.fire(r, fsm.Release)
+	case d.Action == schedule.Reload && (r.state == fsm.Offloaded || r.state == fsm.Offloading):
+		return p.bringBack(r)
+	case d.Action == schedule.Reset && r.backward:
+		return p.close(r)
+	}
+	return nil
+}
+
+// bringBack makes the tensors of r available: they are reloaded, or the offload
+// is given up where the bytes have not left the device yet.
+func (p *Pass) bringBack(r *run) error {
+	if r.state == fsm.Offloading {
+		return p.fire(r, fsm.Revive)
+	}
+	return p.fire(r, fsm.Reload)
+}
+
+// ensure brings back what the plan should have brought back by now.
+func (p *Pass) ensure(r *run) error {
+	if r.state != fsm.Offloading && r.state != fsm.Offloaded {
+		return nil
+	}
+	p.engine.counters.late.Add(1)
+	return p.bringBack(r)
+}
+
+// End ends the pass. What is still held is given back, used or not. If the
+// context was cancelled, the pass is aborted and End returns why.
+func (p *Pass) End() error {
+	return p.finish(false, fmt.Errorf("pass %d has ended: %w", p.number, ErrStale))
+}
+
+// Abort gives back what the pass holds, whatever state it is in. Copies that
+// are under way are waited for in the order of the device's streams. Calling it
+// again tries again what failed.
+func (p *Pass) Abort() error {
+	return p.finish(true, fmt.Errorf("pass %d was aborted: %w", p.number, ErrStale))
+}
+
+func (p *Pass) finish(abort bool, over error) error {
+	if p.engine.notifier.reentrant() {
+		return fmt.Errorf("end of pass %d: %w", p.number, ErrReentrant)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over != nil {
+		if abort && len(p.live) == 0 {
+			return nil // aborting what is over is harmless, so that it can be deferred
+		}
+		if !abort {
+			return p.over
+		}
+	}
+	first := p.over == nil
+	var errs []error
+	if err := p.ctx.Err(); err != nil && !abort {
+		abort = true
+		errs = append(errs, fmt.Errorf("pass %d was aborted: %w", p.number, context.Cause(p.ctx)))
+	}
+	p.over = over
+	for i := len(p.live) - 1; i >= 0; i-- {
+		if err := p.close(p.live[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := p.engine.system.Flush(p.device, p.number); err != nil {
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	if first {
+		c := &p.engine.counters
+		if abort {
+			c.aborted.Add(1)
+		} else {
+			c.ended.Add(1)
+		}
+		c.unused.Add(int64(p.unused))
+		info := p.info()
+		info.Aborted, info.Unused, info.Err = abort, p.unused, err
+		p.engine.notifier.passEnded(info)
+	}
+	if len(p.live) == 0 {
+		p.engine.forget(p)
+	}
+	return err
+}
+
+func (p *Pass) info() PassInfo { return PassInfo{Pass: p.number, Kind: p.kind} }
+
+// lock begins a call on the pass about a layer. The caller unlocks unless there
+// is an error.
+func (p *Pass) lock(what string, layer int) error {
+	if p.engine.notifier.reentrant() {
+		return fmt.Errorf("%s of layer %d: %w", what, layer, ErrReentrant)
+	}
+	if layer < 0 || layer >= p.engine.opts.Layers {
+		return fmt.Errorf("%s of layer %d: %w: the plan has layers 0 to %d", what, layer, ErrLayer, p.engine.opts.Layers-1)
+	}
+	p.mu.Lock()
+	err := p.over
+	if err == nil && p.ctx.Err() != nil {
+		err = context.Cause(p.ctx)
+	}
+	if err != nil {
+		p.mu.Unlock()
+		return fmt.Errorf("%s of layer %d: %w", what, layer, err)
+	}
+	return nil
+}
+
+// fire asks the layer's machine for an event that takes no arguments.
+func (p *Pass) fire(r *run, e fsm.Event) error {
+	p.fill(r, r.view.stream).Event = e
+	return p.call(r)
+}
+
+// close resets the slot and forgets it.
+func (p *Pass) close(r *run) error {
+	q := p.fill(r, p.stream)
+	q.Verb, q.Event = messages.Close, fsm.Reset
+	if err := p.call(r); err != nil {
+		return err
+	}
+	r.closed = true
+	for i, o := range p.live {
+		if o == r {
+			p.live = append(p.live[:i], p.live[i+1:]...)
+			break
+		}
+	}
+	return nil
+}
+
+// fill makes the pass's one request ready for the slot.
+func (p *Pass) fill(r *run, stream device.Stream) *messages.Request {
+	q := &p.request
+	q.Reset()
+	q.Layer, q.Slot, q.Stream = r.layer, messages.SlotID{Pass: p.number, Occurrence: r.occurrence}, stream
+	return q
+}
+
+// call sends the request, awaits the answer and notes what it says of the slot.
+func (p *Pass) call(r *run) error {
+	q := &p.request
+	p.engine.system.Call(q)
+	r.state = q.State
+	p.unused += q.Unused
+	if q.Err != nil {
+		return q.Err
+	}
+	c := &p.engine.counters
+	if q.Short {
+		c.shorts.Add(1)
+	}
+	switch {
+	case q.Verb == messages.Open:
+	case q.Event == fsm.StartOffload:
+		r.revived = false
+		if !q.Short {
+			c.offloads.Add(1)
+		}
+	case q.Event == fsm.Revive:
+		r.revived = true
+	case q.Event == fsm.Reset:
+		r.gen++
+		r.saved, r.revived = 0, false
+	}
+	return nil
+}
