@@ -41,9 +41,8 @@ type run struct {
 	occurrence int
 	gen        uint32    // counts the resets; part of a Saved
 	state      fsm.State // as last reported by the layer's machine
-	saved      int
-	revived    bool // the plan's later directives for it are dropped
-	backward   bool // its backward has run or is running
+	revived    bool      // the plan's later directives for it are dropped
+	backward   bool      // its backward has run or is running
 	closed     bool
 	view       Slot // of the pass's stream
 }
@@ -312,8 +311,8 @@ func (p *Pass) close(r *run) error {
 		return err
 	}
 	r.closed = true
-	for i, o := range p.live {
-		if o == r {
+	for i := len(p.live) - 1; i >= 0; i-- { // it is usually the last one
+		if p.live[i] == r {
 			p.live = append(p.live[:i], p.live[i+1:]...)
 			break
 		}
@@ -353,7 +352,7 @@ func (p *Pass) call(r *run) error {
 		r.revived = true
 	case q.Event == fsm.Reset:
 		r.gen++
-		r.saved, r.revived = 0, false
+		r.revived = false
 	}
 	return nil
 }

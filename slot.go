@@ -72,7 +72,6 @@ func (s *Slot) AppendPush(dst []Saved, ts ...device.Tensor) ([]Saved, error) {
 	if err := s.run.pass.call(s.run); err != nil {
 		return dst, err
 	}
-	s.run.saved += len(ts)
 	for i := range ts {
 		dst = append(dst, Saved{run: s.run, gen: s.run.gen, index: int32(q.First + i)})
 	}

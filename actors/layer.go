@@ -184,7 +184,7 @@ func (l *layerActor) judge(s *slot, r *messages.Request, c *messages.Command) er
 			t = device.Tensor{}
 		}
 		if v.owned() {
-			c.Items = append(c.Items, messages.Item{Storage: t.Storage, Move: v == Moves})
+			c.Items = append(c.Items, messages.Item{Storage: t.Storage, Move: v == Moves, Small: v == TooSmall})
 		}
 		s.saved = append(s.saved, saved{tensor: t, verdict: v, stream: r.Stream})
 	}

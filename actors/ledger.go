@@ -34,6 +34,7 @@ type entry struct {
 	storage   *device.Storage
 	groups    []*group
 	moves     bool   // some group moves it
+	small     bool   // all that was pushed of it is below the size limit
 	version   uint64 // of the storage when it was pushed
 	ready     []*event
 	producers []int // streams on which it was pushed
@@ -102,7 +103,7 @@ func (l *ledger) take(g *group, s *device.Storage) *entry {
 		} else {
 			e = new(entry)
 		}
-		e.storage, e.version, e.onDevice = s, s.Version(), true
+		e.storage, e.version, e.onDevice, e.small = s, s.Version(), true, true
 		s.Take()
 		l.entries[s] = e
 	}

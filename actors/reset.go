@@ -49,7 +49,7 @@ func (d *deviceActor) drain(g *group, s int) {
 // it has used it, so that a slot with nothing but such tensors costs the device
 // nothing at all.
 func (d *deviceActor) canPutOff(e *entry, s int) bool {
-	if e.moves || d.order.streams[s].id != e.storage.Home() || e.storage.Bytes() > putOffBytes {
+	if !e.small || d.order.streams[s].id != e.storage.Home() {
 		return false
 	}
 	waiting := int64(0)

@@ -24,7 +24,7 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 	for _, item := range c.Items {
 		e := d.ledger.take(g, item.Storage)
 		e.producers = note(e.producers, s)
-		e.moves = e.moves || item.Move
+		e.moves, e.small = e.moves || item.Move, e.small && item.Small
 		if !item.Move || e.onHost {
 			continue
 		}

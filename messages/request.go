@@ -65,16 +65,13 @@ func (r *Request) Reset() {
 	r.Verb, r.Event, r.Stream = Fire, fsm.Push, device.Stream{}
 	r.Tensors, r.Indices = r.Tensors[:0], r.Indices[:0]
 	r.State, r.First, r.Short, r.Unused, r.Err = fsm.Resident, 0, false, 0, nil
+	c := &r.command
+	c.Request, c.Ticket, c.Items, c.Ops, c.Failed = r, 0, c.Items[:0], 0, false
 	r.Reply.Arm()
 }
 
 // Command returns the request as the message that goes to a device actor.
-func (r *Request) Command() *Command {
-	r.command.Request = r
-	r.command.Items = r.command.Items[:0]
-	r.command.Failed = false
-	return &r.command
-}
+func (r *Request) Command() *Command { return &r.command }
 
 // Answer returns the request as the message with which a device actor answers.
 func (r *Request) Answer() *Answer {
@@ -95,6 +92,7 @@ type Command struct {
 type Item struct {
 	Storage *device.Storage
 	Move    bool // it goes to the host when the group is offloaded
+	Small   bool // it is below the size limit
 }
 
 // Ticket names a group within its device actor. Zero: the device actor does
