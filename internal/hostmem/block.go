@@ -23,7 +23,8 @@ func (b *Block[F]) Bytes() int64 { return b.asked }
 func (b *Block[F]) Capacity() int64 { return b.capacity }
 
 // Ranges returns where the block is: [Block.Capacity] bytes, in order, in one
-// range unless the block is larger than a slab. The slice belongs to the block.
+// range unless the block is larger than a slab, or a pin for it failed. Then the
+// first range is the shortest. The slice belongs to the block.
 func (b *Block[F]) Ranges() []device.Range { return b.ranges }
 
 // Fences returns the fences of earlier users of the bytes, each once. The

@@ -29,11 +29,11 @@
 // unpinned first.
 //
 // Placement depends on the order of the calls and not on which fences have
-// passed. Hence a sequence of Takes and Gives that once ran within the budget
-// and ended with all blocks given back runs again, any number of times, in the
-// same places and without a pin: there are no pins after the first step of a
-// training run with fixed shapes, whatever the timing. The price is a wait for
-// a fence where other free memory might have done without one.
+// passed. Hence a sequence of Takes and Gives that ran once, that began and
+// ended with no block in use and that unpinned nothing, runs again any number of
+// times in the same places and without a pin: a training run with fixed shapes
+// pins in its first step only, whatever the timing. The price is a wait for a
+// fence where other free memory might have done without one.
 //
 // # Concurrency
 //
@@ -54,5 +54,6 @@
 //	// copy out to b.Ranges(), later copy in from them, record an event
 //	p.Give(b, event)
 //
+// PageBytes has to be a multiple of the alignment of the device, [device.Info].
 // [Limit] reads how much memory the process may have at all.
 package hostmem

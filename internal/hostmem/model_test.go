@@ -319,11 +319,40 @@ func (m *model) Check(t *rapid.T) {
 	if m.budget > 0 && s.HighWaterHeld > m.budget {
 		t.Fatalf("high-water mark %d, want at most the budget of %d", s.HighWaterHeld, m.budget)
 	}
+	checkSlabs(t, m.pool)
 	for _, b := range m.live {
 		for _, g := range m.pages(t, b) {
 			if g.owner != b {
 				t.Fatalf("a block of %d bytes has moved", b.Bytes())
 			}
+		}
+	}
+}
+
+// checkSlabs checks what the slabs remember against their pieces.
+func checkSlabs(t *rapid.T, p *Pool[int]) {
+	for _, s := range p.slabs {
+		var end, run, longest, live, fenced int64
+		for i, q := range s.pieces {
+			if q.off != end || q.bytes <= 0 {
+				t.Fatalf("piece %d of %v begins at %d with %d bytes, want %d and some", i, s.buffer, q.off, q.bytes, end)
+			}
+			end += q.bytes
+			run += q.bytes
+			if q.live {
+				run = 0
+				live += q.bytes
+			} else if q.fence != 0 {
+				fenced += q.bytes
+			}
+			longest = max(longest, run)
+			if i > 0 && !q.live && !s.pieces[i-1].live && q.fence == s.pieces[i-1].fence {
+				t.Fatalf("pieces %d and %d of %v are not merged: %v", i-1, i, s.buffer, s.pieces)
+			}
+		}
+		if end != s.bytes || longest != s.run || live != s.live || fenced != s.fenced {
+			t.Fatalf("slab of %d bytes, longest run %d, live %d, fenced %d; its pieces say %d, %d, %d, %d",
+				s.bytes, s.run, s.live, s.fenced, end, longest, live, fenced)
 		}
 	}
 }
