@@ -11,10 +11,10 @@
 //
 // An [Arena] queues operations for one compute stream and hands them to the
 // device in few batches: everything between two calls of [Arena.Flush] is one
-// Submit. Like a bufio.Writer it keeps the first error, drops what is queued
-// after it, and returns it from Flush. A [Scope] is a set of tensors that are
-// freed together unless they are freed or given away before. A [Host] is
-// pinned host memory for moving data to and from the device.
+// Submit. Like a bufio.Writer it keeps the first error and returns it from
+// Flush, which then submits nothing. A [Scope] is a set of tensors that are freed
+// together unless they are freed before. A [Host] is pinned host memory for
+// moving data to and from the device.
 //
 // # Rounding
 //
@@ -29,9 +29,10 @@
 //
 // # Ownership
 //
-// A tensor belongs to the scope that allocated it until it is freed or given
-// away there. Whoever took it over in between (Engine.Push does) frees it.
-// Kernels are plain data and hold no memory.
+// A scope holds the tensors that it allocated. To hand one over, give it to
+// somebody who becomes a holder, as Push of package offload does, and free it
+// in the scope: the last holder frees the memory. Kernels are plain data and
+// hold no memory.
 //
 // # Use
 //

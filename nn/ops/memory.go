@@ -44,7 +44,8 @@ func (a *Arena) explain(err error, op device.Op, s *device.Storage) error {
 }
 
 // Scope is a set of tensors of one arena that are freed together, unless they
-// are freed or given away one by one before.
+// are freed one by one before. It holds the storage of each; whoever else holds
+// one when the scope lets go of it is the one to free it.
 type Scope struct {
 	a    *Arena
 	held []*device.Storage
@@ -67,29 +68,31 @@ func (s *Scope) Alloc(name string, class device.Class, t device.DType, shape ...
 		return device.Tensor{}
 	}
 	x.Storage = s.a.ids.NewStorage(name, class, x.Bytes(), s.a.stream)
+	// The scope's hold cannot be taken over: an engine becomes a holder of its
+	// own. Free is then right after every Push, whether it took the tensor,
+	// left it, or failed half-way.
+	x.Storage.Take()
 	s.a.queue(device.Op{Kind: device.Alloc, Stream: s.a.stream, Dst: whole(x.Storage)}, x.Storage)
 	s.held = append(s.held, x.Storage)
 	return x
 }
 
 // Free takes tensors out of the scope and queues freeing their memory, unless
-// somebody else retains their storage. A tensor that the scope does not hold is
-// an error, returned by the next Flush. Absent tensors are skipped.
+// somebody else holds their storage, such as the engine that they were pushed
+// to. A tensor that is not in the scope is an error, returned by the next
+// Flush. Absent tensors are skipped.
 func (s *Scope) Free(ts ...device.Tensor) {
 	for _, t := range ts {
-		if !t.IsNil() && s.remove(t, "free") {
-			s.drop(t.Storage)
+		if t.IsNil() {
+			continue
 		}
-	}
-}
-
-// Give takes tensors out of the scope whose storage somebody else has taken
-// over and will free.
-func (s *Scope) Give(ts ...device.Tensor) {
-	for _, t := range ts {
-		if !t.IsNil() {
-			s.remove(t, "give")
+		i := slices.Index(s.held, t.Storage)
+		if i < 0 {
+			s.a.fail(fmt.Errorf("free %v: it is not in the scope (allocated elsewhere, or freed before)", t))
+			continue
 		}
+		s.held = slices.Delete(s.held, i, i+1)
+		s.drop(t.Storage)
 	}
 }
 
@@ -104,16 +107,6 @@ func (s *Scope) Close() {
 
 // Held returns the number of storages that the scope holds.
 func (s *Scope) Held() int { return len(s.held) }
-
-func (s *Scope) remove(t device.Tensor, verb string) bool {
-	i := slices.Index(s.held, t.Storage)
-	if i < 0 {
-		s.a.fail(fmt.Errorf("%s %v: the scope does not hold it (allocated elsewhere, freed before, or given away)", verb, t))
-		return false
-	}
-	s.held = slices.Delete(s.held, i, i+1)
-	return true
-}
 
 func (s *Scope) drop(st *device.Storage) {
 	// No buffer: the allocation was refused, and there is nothing to free.
