@@ -147,17 +147,17 @@ func (d *Device) launch(c *Call) {
 func (c *Call) run() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("kernel panicked%s: %v", origin(), p)
+			err = fmt.Errorf("kernel panicked%s: %v", raisedAt(), p)
 		}
 	}()
 	return c.fn(c)
 }
 
-// origin returns where the panic that is being recovered was raised, such as
+// raisedAt returns where the panic that is being recovered was raised, such as
 // " at gelu.go:57"; empty if that is not known.
-func origin() string {
+func raisedAt() string {
 	pcs := make([]uintptr, 16)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)]) // after Callers, origin and the deferred function
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)]) // after Callers, raisedAt and the deferred function
 	for more := true; more; {
 		var f runtime.Frame
 		if f, more = frames.Next(); f.File != "" && !strings.HasPrefix(f.Function, "runtime.") {

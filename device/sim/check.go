@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 	"sort"
+
+	"offload/device"
 )
 
 // An access is a point in the life of a lane at which an operation used memory.
@@ -128,4 +130,56 @@ func (s shadow) pending(now clock) (conflict, bool) {
 		}
 	}
 	return conflict{}, false
+}
+
+// checkUse enters a use of sp by the operation, which has just been enqueued on s.
+func (r *request) checkUse(s *stream, sp span, write bool) {
+	if r.dev.cfg.NoChecker {
+		return
+	}
+	if !sp.buf.made.covered(s.now) {
+		first := *sp.buf.made.site
+		r.dev.report(Finding{Rule: UseBeforeAlloc, First: first, Second: r.site, Subject: sp.Range.String(), Missing: edge(first, r.site)})
+	}
+	r.enter(sp, write, access{s.lane, s.now.at(s.lane), r.keep()}, s.now)
+}
+
+// enter puts an access into the history of its bytes and reports what it conflicts with.
+func (r *request) enter(sp span, write bool, a access, now clock) {
+	d := r.dev
+	lo, hi := sp.Offset, sp.Offset+sp.Bytes
+	if write {
+		d.conflicts = sp.buf.shadow.write(lo, hi, a, now, d.conflicts[:0])
+	} else {
+		d.conflicts = sp.buf.shadow.read(lo, hi, a, now, d.conflicts[:0])
+	}
+	for _, c := range d.conflicts {
+		f := Finding{Rule: c.rule, Second: r.site,
+			Subject: device.Range{Buffer: sp.Buffer, Offset: max(lo, c.lo), Bytes: min(hi, c.hi) - max(lo, c.lo)}.String()}
+		if c.rule == UninitialisedRead {
+			f.First, f.Missing = *sp.buf.made.site, "a write of these bytes before"
+		} else {
+			f.First = *c.first.site
+			f.Missing = edge(f.First, r.site)
+			if a.lane == hostLane {
+				f.Rule = HostUnsynchronised
+			}
+		}
+		d.report(f)
+	}
+}
+
+// checkIdle reports a use of b, or its allocation, that is not ordered before
+// what has clock now and gives b back.
+func (r *request) checkIdle(b *buffer, now clock, rule Rule) {
+	c, found := b.shadow.pending(now)
+	if !found && !b.made.covered(now) {
+		c, found = conflict{first: b.made, hi: b.bytes}, true
+	}
+	if !found {
+		return
+	}
+	first := *c.first.site
+	r.dev.report(Finding{Rule: rule, First: first, Second: r.site,
+		Subject: device.Range{Buffer: b.id, Offset: c.lo, Bytes: c.hi - c.lo}.String(), Missing: edge(first, r.site)})
 }

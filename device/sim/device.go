@@ -51,16 +51,16 @@ type Device struct {
 	queued int       // operations in all queues
 	ready  []*stream // of settle
 
-	heap     heap
-	memory   ledger
-	pinned   ledger
-	seq      uint64
-	stats    Stats
-	found    findings
-	calls    []*Call    // for launches to come
-	reads    []span     // of the launch that is being submitted
-	writes   []span     // likewise
-	conflict []conflict // of the access that is being entered
+	heap      heap
+	memory    ledger
+	pinned    ledger
+	seq       uint64
+	stats     Stats
+	found     findings
+	calls     []*Call    // for launches to come
+	reads     []span     // of the launch that is being submitted
+	writes    []span     // likewise
+	conflicts []conflict // of the access that is being entered
 }
 
 var _ device.Device = (*Device)(nil)
@@ -138,7 +138,10 @@ func (d *Device) Lookup(b device.Buffer) (device.Memory, error) {
 	if d.closed {
 		return device.Memory{}, device.ErrClosed
 	}
-	if b.Device != d.info.ID {
+	if d.lost != nil {
+		return device.Memory{}, d.lost
+	}
+	if !b.IsZero() && b.Device != d.info.ID {
 		return device.Memory{}, fmt.Errorf("%w: %v is not of device %d", device.ErrForeign, b, d.info.ID)
 	}
 	s := d.slot(b)

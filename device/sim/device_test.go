@@ -62,6 +62,33 @@ func TestStats(t *testing.T) {
 	}
 }
 
+func TestStrings(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{Seeded.String(), "seeded"},
+		{Eager.String(), "eager"},
+		{Order(7).String(), "order(7)"},
+		{FreeInFlight.String(), "HB5 (free in flight)"},
+		{Leak.String(), "HB17 (leak)"},
+		{Rule(0).String(), "rule(0)"},
+		{Rule(99).String(), "rule(99)"},
+		{Site{}.String(), "no operation"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+func TestDevicesHaveIdentitiesOfTheirOwn(t *testing.T) {
+	a, b := New(Config{}).Info(), New(Config{Name: "second"}).Info()
+	if a.ID == 0 || a.ID == b.ID {
+		t.Errorf("got ids %d and %d, want two of their own", a.ID, b.ID)
+	}
+	if a.Name != "sim" || b.Name != "second" || a.Align != Align {
+		t.Errorf("got %+v and %+v", a, b)
+	}
+}
+
 func TestClosedDevice(t *testing.T) {
 	r := newRig(t, Config{})
 	b := r.buffer(r.a, 1)

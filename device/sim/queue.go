@@ -191,7 +191,10 @@ func (d *Device) pump() {
 
 // drain runs operations, of whatever stream, until the one at p has run.
 func (d *Device) drain(p point) {
-	for !d.passed(p) && d.step() {
+	for !d.passed(p) {
+		if !d.step() && !d.passed(p) {
+			panic("sim: an operation waits for one that is not queued") // see step
+		}
 	}
 }
 
