@@ -54,11 +54,11 @@ func TestTranspose(t *testing.T) {
 	}
 	for _, r := range [][2]int{{0, columns}, {0, 1}, {7, 43}} {
 		lo, hi := r[0], r[1]
-		dst := make([]float32, (hi-lo)*rows)
-		transpose(dst, src, rows, columns, lo, hi)
+		dst := make([]float32, (hi-lo)*(rows+3))
+		transpose(dst, rows+3, src, rows, columns, lo, hi)
 		for j := lo; j < hi; j++ {
 			for i := range rows {
-				if got, want := dst[(j-lo)*rows+i], src[i*columns+j]; got != want {
+				if got, want := dst[(j-lo)*(rows+3)+i], src[i*columns+j]; got != want {
 					t.Fatalf("columns %d to %d: [%d %d] is %v, want %v", lo, hi, j, i, got, want)
 				}
 			}
