@@ -3,10 +3,23 @@ package device
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // ID is the identity of a device, unique within the process. Zero is no device.
 type ID uint16
+
+var lastID atomic.Uint32
+
+// NextID returns an identity that it has not returned before. It panics after
+// 65,535 devices.
+func NextID() ID {
+	n := lastID.Add(1)
+	if n > 1<<16-1 {
+		panic("device: no more than 65535 devices in one process")
+	}
+	return ID(n)
+}
 
 // Place says where the memory of a buffer is.
 type Place uint8

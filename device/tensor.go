@@ -2,7 +2,9 @@ package device
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 )
 
@@ -40,9 +42,9 @@ func (c Class) String() string {
 // pointer: two tensors share memory exactly if they share a *Storage. The
 // buffer behind it changes when the bytes leave the device and come back.
 //
-// A storage counts its holders. NewStorage makes the caller the first one;
-// Retain adds one, Release takes one away, and whoever takes the last one away
-// frees the buffer.
+// A storage counts its holders. NewStorage makes the caller the first one,
+// whose place is given up with Release; Retain and Drop are for others, by name.
+// Whoever takes the last one away frees the buffer.
 type Storage struct {
 	name    string
 	class   Class
@@ -50,18 +52,19 @@ type Storage struct {
 	home    Stream
 	buffer  Buffer
 	ids     *IDs // minted the buffer; nil if its id is put back by other means
-	refs    atomic.Int32
-	taken   atomic.Bool
 	version atomic.Uint64
+
+	mu    sync.Mutex
+	refs  int
+	taken bool     // Take has been called
+	names []string // of the holders that have one
 }
 
 // NewStorage describes the buffer b of the given size. home is the stream in
 // whose order b was allocated; its Free is ordered after that stream. The name
 // is for messages and may be empty.
 func NewStorage(name string, class Class, b Buffer, bytes int64, home Stream) *Storage {
-	s := &Storage{name: name, class: class, bytes: bytes, home: home, buffer: b}
-	s.refs.Store(1)
-	return s
+	return &Storage{name: name, class: class, bytes: bytes, home: home, buffer: b, refs: 1}
 }
 
 // Name returns the name given to NewStorage.
@@ -101,29 +104,64 @@ func (s *Storage) Touch() { s.version.Add(1) }
 // Version returns how often the bytes have been changed.
 func (s *Storage) Version() uint64 { return s.version.Load() }
 
-// Retain adds a holder: the buffer stays on the device until Release.
-func (s *Storage) Retain() { s.refs.Add(1) }
-
-// Release takes a holder away and reports whether it was the last one, who
-// has to free the buffer.
-func (s *Storage) Release() (last bool) {
-	n := s.refs.Add(-1)
-	if n < 0 {
-		panic(fmt.Sprintf("device: storage %q released more often than held", s.name))
-	}
-	return n == 0
+// Retain adds a holder with a name, for reports: the buffer stays on the device
+// until Drop is called with the same name.
+func (s *Storage) Retain(who string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = append(s.names, who)
+	s.refs++
 }
 
-// Holders returns the number of holders.
-func (s *Storage) Holders() int { return int(s.refs.Load()) }
+// Drop takes the named holder away and reports whether it was the last one,
+// who has to free the buffer.
+func (s *Storage) Drop(who string) (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.names, who)
+	if i < 0 {
+		panic(fmt.Sprintf("device: storage %q is not held by %q", s.name, who))
+	}
+	s.names = slices.Delete(s.names, i, i+1)
+	s.refs--
+	return s.refs == 0
+}
+
+// Release takes away the creator, or the one who took its place, and reports
+// whether it was the last holder, who has to free the buffer.
+func (s *Storage) Release() (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refs--; s.refs < len(s.names) {
+		panic(fmt.Sprintf("device: storage %q released more often than held", s.name))
+	}
+	return s.refs == 0
+}
+
+// Holders returns the number of holders, and the names of those that have one.
+func (s *Storage) Holders() (n int, names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refs, slices.Clone(s.names)
+}
+
+// Retained reports whether a named holder wants the buffer to stay on the device.
+func (s *Storage) Retained() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.names) > 0
+}
 
 // Take makes the caller of Take a holder. The first time it takes the
 // creator's place, so that a storage that is handed over once is freed when
 // the one it was handed to is done; later it counts one more.
 func (s *Storage) Take() {
-	if s.taken.Swap(true) {
-		s.refs.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken {
+		s.refs++
 	}
+	s.taken = true
 }
 
 // Tensor is a view of a storage. Shape and strides count elements and are

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"offload/device"
 )
@@ -65,21 +64,10 @@ type Device struct {
 
 var _ device.Device = (*Device)(nil)
 
-var lastID atomic.Uint32
-
-// newID returns the next identity. They start again after 65,535 devices.
-func newID() device.ID {
-	for {
-		if id := device.ID(lastID.Add(1)); id != 0 {
-			return id
-		}
-	}
-}
-
 // New makes a device.
 func New(cfg Config) *Device {
 	if cfg.ID == 0 {
-		cfg.ID = newID()
+		cfg.ID = device.NextID()
 	}
 	if cfg.Name == "" {
 		cfg.Name = "sim"
@@ -93,6 +81,8 @@ func New(cfg Config) *Device {
 		memory:  newLedger(cfg.MemoryLimit),
 		pinned:  newLedger(cfg.HostLimit),
 	}
+	d.Register(device.GatherKernel, gather)
+	d.Register(device.ScatterKernel, scatter)
 	if cfg.Order == Eager {
 		d.order = eager{}
 	} else {
