@@ -12,19 +12,19 @@ import (
 // before leaving. One goroutine is inside at a time, and messages of one sender
 // keep their order.
 //
-// MB1: a sender that finds the mailbox busy counts its message before it tries
-// to enter, and whoever leaves looks at the count after leaving. So one of the
-// two sees the message, whichever comes first.
+// MB1: a sender that finds the mailbox busy counts its message before it queues
+// it and queues it before it tries to enter, and whoever leaves looks at the
+// count and the queues after leaving. So one of the two sees the message,
+// whichever comes first.
 type inlineMailbox struct {
 	busy    atomic.Bool
 	pending atomic.Int64 // messages queued or being queued
 	invoker actor.MessageInvoker
 
-	mu     sync.Mutex
-	system queue
-	user   queue
-
-	suspended bool // touched by the goroutine inside only
+	mu        sync.Mutex
+	system    queue
+	user      queue
+	suspended bool // written by the goroutine inside only
 }
 
 // newInlineMailbox is the actor.MailboxProducer of inline actors.
@@ -126,12 +126,14 @@ func (m *inlineMailbox) next() (message any, system, ok bool) {
 	return nil, false, false
 }
 
-// blocked reports whether all that is pending is user messages of a suspended
-// actor. A message that is counted and not yet queued is drained by its sender.
+// blocked reports whether nothing that is queued can run. It is asked by the
+// one who has left: a message that was counted and not yet queued when it looked
+// from inside may be in the queue now, and its sender may have found it inside.
+// One that is not in the queue even now is drained by its sender.
 func (m *inlineMailbox) blocked() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.system.len() == 0
+	return m.system.len() == 0 && (m.user.len() == 0 || m.suspended)
 }
 
 func (m *inlineMailbox) runUser(message any) {
@@ -143,12 +145,18 @@ func (m *inlineMailbox) runSystem(message any) {
 	defer m.escalate(message)
 	switch message.(type) {
 	case *actor.SuspendMailbox:
-		m.suspended = true
+		m.suspend(true)
 	case *actor.ResumeMailbox:
-		m.suspended = false
+		m.suspend(false)
 	default:
 		m.invoker.InvokeSystemMessage(message)
 	}
+}
+
+func (m *inlineMailbox) suspend(yes bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.suspended = yes
 }
 
 // escalate hands a panic of the actor to its supervisor.
