@@ -62,9 +62,11 @@ func OpenAll(devs []device.Device, opts Options) (*Engine, error) {
 	var err error
 	e.system, err = actors.New(actors.Config{
 		Devices: devs, Layers: opts.Layers, Dispatch: opts.Dispatch,
-		Limits: actors.Limits{MinElements: opts.MinElements, MinBytes: opts.MinBytes},
-		Host:   hostmem.Config{SlabBytes: opts.SlabBytes, Budget: opts.HostBudget},
-		Hooks:  e.notifier.hooks(),
+		Limits: actors.Limits{MinElements: opts.MinElements, MinBytes: opts.MinBytes,
+			Coalesce: opts.CoalesceBytes, KeepStrided: opts.KeepStrided},
+		Host:        hostmem.Config{SlabBytes: opts.SlabBytes, Budget: opts.HostBudget},
+		Hooks:       e.notifier.hooks(),
+		EarlyCopies: opts.CopyAtPush,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)

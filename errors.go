@@ -30,6 +30,9 @@ var (
 	// ErrLayer is returned for a layer that the plan does not have, or that has
 	// no forward to run the backward of.
 	ErrLayer = errors.New("no such layer")
+	// ErrNothingMoved is returned by End with Options.Strict when offloads were
+	// started in the pass and nothing was moved.
+	ErrNothingMoved = errors.New("nothing was moved")
 	// ErrReentrant is returned to a listener that calls the engine.
 	ErrReentrant = errors.New("called from within a listener")
 )

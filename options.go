@@ -34,6 +34,20 @@ type Options struct {
 	MinElements int64
 	// MinBytes is the least number of bytes with which a tensor is moved. Zero: no limit.
 	MinBytes int64
+	// CoalesceBytes is the size from which the tensors of a slot that are below
+	// the limits are moved together, by one copy. Zero: they stay on the device.
+	CoalesceBytes int64
+	// KeepStrided keeps tensors that are not contiguous on the device. Otherwise
+	// they are packed, or moved with their whole storage.
+	KeepStrided bool
+	// CopyAtPush lets copies out begin when a tensor is pushed, instead of when
+	// the slot's offload starts. The host memory is in use that much longer.
+	CopyAtPush bool
+	// Explain keeps a record for every tensor; see [Pass.Explain].
+	Explain bool
+	// Strict makes End return [ErrNothingMoved] after a training pass in which
+	// offloads were started and nothing was moved.
+	Strict bool
 	// HostBudget is the most pinned host memory, in bytes, that is held for each
 	// device at any instant. Zero: no limit.
 	HostBudget int64
@@ -79,7 +93,7 @@ func (o *Options) Validate() error {
 		name  string
 		value int64
 	}{
-		{"MinElements", o.MinElements}, {"MinBytes", o.MinBytes}, {"HostBudget", o.HostBudget}, {"SlabBytes", o.SlabBytes},
+		{"MinElements", o.MinElements}, {"MinBytes", o.MinBytes}, {"CoalesceBytes", o.CoalesceBytes}, {"HostBudget", o.HostBudget}, {"SlabBytes", o.SlabBytes},
 	} {
 		if f.value < 0 {
 			fault("%s is %d; it is zero for the default, or positive", f.name, f.value)
@@ -109,6 +123,11 @@ func (o *Options) String() string {
 	fmt.Fprintf(&b, "dispatch     %v\n", o.Dispatch)
 	fmt.Fprintf(&b, "min elements %d\n", o.MinElements)
 	fmt.Fprintf(&b, "min bytes    %d\n", o.MinBytes)
+	fmt.Fprintf(&b, "coalesce     %d\n", o.CoalesceBytes)
+	fmt.Fprintf(&b, "keep strided %v\n", o.KeepStrided)
+	fmt.Fprintf(&b, "copy at push %v\n", o.CopyAtPush)
+	fmt.Fprintf(&b, "explain      %v\n", o.Explain)
+	fmt.Fprintf(&b, "strict       %v\n", o.Strict)
 	fmt.Fprintf(&b, "host budget  %d\n", o.HostBudget)
 	fmt.Fprintf(&b, "slab bytes   %d\n", o.SlabBytes)
 	return b.String()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"offload/device"
@@ -32,6 +33,9 @@ type Pass struct {
 	previous *run     // whose backward ran last
 	turned   bool     // the backward has begun
 	unused   int
+	started  int   // offloads that were started
+	moved    int64 // bytes copied out
+	records  []Record
 }
 
 // run is one slot: one run of a layer within the pass.
@@ -41,6 +45,7 @@ type run struct {
 	occurrence int
 	gen        uint32    // counts the resets; part of a Saved
 	state      fsm.State // as last reported by the layer's machine
+	offloaded  bool      // its offload was started and not given up
 	revived    bool      // the plan's later directives for it are dropped
 	backward   bool      // its backward has run or is running
 	closed     bool
@@ -103,6 +108,47 @@ func (p *Pass) mode(layer, occurrence int) messages.Mode {
 		return messages.Offload
 	}
 	return messages.Stay
+}
+
+// MarkReady says that the tensors are complete at the present point of the
+// stream. A copy out then waits for this point and not for that of the push.
+// A tensor that several streams wrote is marked on each of them; the stream that
+// it is pushed on counts as one of them. A mark is valid for this pass and until
+// the tensor is changed (device.Storage.Touch).
+func (p *Pass) MarkReady(stream device.Stream, ts ...device.Tensor) error {
+	if p.engine.notifier.reentrant() {
+		return fmt.Errorf("mark: %w", ErrReentrant)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refused(); err != nil {
+		return fmt.Errorf("mark: %w", err)
+	}
+	if stream.Device != p.stream.Device {
+		return fmt.Errorf("mark: %w: %v is not a stream of the device of pass %d, which runs on %v", ErrForeign, stream, p.number, p.stream)
+	}
+	var storages []*device.Storage
+	for _, t := range ts {
+		switch {
+		case t.IsNil() || t.Elements() == 0 || t.Storage.Buffer().Place == device.OnHost || slices.Contains(storages, t.Storage):
+		case t.Storage.Buffer().Device != stream.Device && !t.Storage.Buffer().IsZero():
+			return fmt.Errorf("mark: %v: %w: it is on device %d", t, ErrForeign, t.Storage.Buffer().Device)
+		default:
+			storages = append(storages, t.Storage)
+		}
+	}
+	if len(storages) == 0 || p.kind == Inference {
+		return nil
+	}
+	return p.engine.system.Mark(p.device, p.number, stream, storages)
+}
+
+// refused returns why calls on the pass are refused, if they are.
+func (p *Pass) refused() error {
+	if p.over == nil && p.ctx.Err() != nil {
+		return context.Cause(p.ctx)
+	}
+	return p.over
 }
 
 // Backward says that the backward of the layer comes next on the pass's stream.
@@ -255,6 +301,10 @@ func (p *Pass) finish(abort bool, over error) error {
 	if err := p.engine.system.Flush(p.device, p.number); err != nil {
 		errs = append(errs, err)
 	}
+	if first && !abort && p.engine.opts.Strict && p.started > 0 && p.moved == 0 && p.kind == Train {
+		errs = append(errs, fmt.Errorf("end of pass %d: %w: %d offloads were started; "+
+			"see Pass.Explain for the reasons, or lower MinElements", p.number, ErrNothingMoved, p.started))
+	}
 	err := errors.Join(errs...)
 	if first {
 		c := &p.engine.counters
@@ -286,11 +336,7 @@ func (p *Pass) lock(what string, layer int) error {
 		return fmt.Errorf("%s of layer %d: %w: the plan has layers 0 to %d", what, layer, ErrLayer, p.engine.opts.Layers-1)
 	}
 	p.mu.Lock()
-	err := p.over
-	if err == nil && p.ctx.Err() != nil {
-		err = context.Cause(p.ctx)
-	}
-	if err != nil {
+	if err := p.refused(); err != nil {
 		p.mu.Unlock()
 		return fmt.Errorf("%s of layer %d: %w", what, layer, err)
 	}
@@ -325,6 +371,7 @@ func (p *Pass) fill(r *run, stream device.Stream) *messages.Request {
 	q := &p.request
 	q.Reset()
 	q.Layer, q.Slot, q.Stream = r.layer, messages.SlotID{Pass: p.number, Occurrence: r.occurrence}, stream
+	q.Explain = p.engine.opts.Explain
 	return q
 }
 
@@ -334,6 +381,7 @@ func (p *Pass) call(r *run) error {
 	p.engine.system.Call(q)
 	r.state = q.State
 	p.unused += q.Unused
+	p.moved += q.Moved
 	if q.Err != nil {
 		return q.Err
 	}
@@ -344,13 +392,16 @@ func (p *Pass) call(r *run) error {
 	switch {
 	case q.Verb == messages.Open:
 	case q.Event == fsm.StartOffload:
-		r.revived = false
-		if !q.Short {
+		r.revived, r.offloaded = false, true
+		p.started++
+		if q.Moved > 0 {
 			c.offloads.Add(1)
 		}
 	case q.Event == fsm.Revive:
-		r.revived = true
+		r.revived, r.offloaded = true, false
 	case q.Event == fsm.Reset:
+		p.explain(r, q.Records)
+		r.offloaded = false
 		r.gen++
 		r.revived = false
 	}

@@ -17,6 +17,8 @@ func (d *deviceActor) control(c *messages.Control) {
 		c.Stats = d.query()
 	case messages.Flush:
 		c.Err = d.flush(c.Pass)
+	case messages.Mark:
+		c.Err = d.mark(c)
 	case messages.Stop:
 		c.Err = d.stop()
 		c.Stats = d.query()
@@ -47,8 +49,9 @@ func (d *deviceActor) query() messages.Stats {
 // flush submits what was put off, at the end of a pass.
 func (d *deviceActor) flush(pass uint64) error {
 	if d.lost != nil {
-		return d.lost
+		return nil // nothing can be given back
 	}
+	d.endMarks(pass)
 	d.sweep()
 	if len(d.later) == 0 {
 		return nil
@@ -84,6 +87,11 @@ func (d *deviceActor) stop() error {
 	d.pool.Passed(func(*event) bool { return true })
 	last := device.Batch{Origin: device.Origin{Action: "close"}}
 	last.Ops = append(last.Ops, d.pool.Trim()...)
+	for _, s := range []int{d.out, d.in} {
+		if r := d.staging[s]; r.Bytes > 0 {
+			last.Ops = append(last.Ops, device.Op{Kind: device.Free, Stream: d.order.streams[s].id, Dst: r})
+		}
+	}
 	for _, e := range d.order.spare {
 		last.Ops = append(last.Ops, device.Op{Kind: device.Retire, Event: e.id})
 	}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"offload/device"
 	"offload/fsm"
 	"offload/internal/hostmem"
+	"offload/internal/layout"
 	"offload/messages"
 )
 
@@ -31,7 +33,24 @@ type deviceActor struct {
 	stats  messages.Stats
 	lost   error // once the device's context is lost
 
-	touched []int // scratch
+	marks    map[*device.Storage]*mark
+	early    bool            // copy out at push instead of at start-offload
+	coalesce int64           // bytes from which the small tensors of a group are moved together
+	staging  [2]device.Range // by transfer stream: through which pieces are packed
+	spare    []*hostBlock
+	taken    []*hostBlock // by the command that is being handled
+
+	// Scratch memory of the command that is being handled.
+	touched  []int
+	need     []layout.Span
+	found    []layout.Comb
+	combs    []layout.Comb // of direct
+	direct   []outgoing
+	packed   []segment
+	pieces   []device.Comb
+	ranges   []device.Range
+	coming   []*entry
+	unpacked []unpacking
 }
 
 // leftover is the device memory of a storage that is given back with the next
@@ -45,9 +64,12 @@ type leftover struct {
 // next batch instead of by a batch of its own.
 const putOffBytes = 4 << 20
 
-func newDeviceActor(dev device.Device, cfg hostmem.Config, hooks *Hooks) *deviceActor {
+func newDeviceActor(dev device.Device, cfg *Config, hooks *Hooks) *deviceActor {
 	ids := device.NewIDs(dev)
-	d := &deviceActor{dev: dev, id: dev.Info().ID, ids: ids, hooks: hooks, pool: hostmem.New[*event](cfg, ids), ledger: newLedger()}
+	d := &deviceActor{
+		dev: dev, id: dev.Info().ID, ids: ids, hooks: hooks, pool: hostmem.New[*event](cfg.Host, ids),
+		ledger: newLedger(), marks: make(map[*device.Storage]*mark), early: cfg.EarlyCopies, coalesce: cfg.Limits.Coalesce,
+	}
 	d.order.ids = ids
 	d.work.order = &d.order
 	d.out, d.in = d.order.index(ids.Stream()), d.order.index(ids.Stream())
@@ -65,7 +87,11 @@ func (d *deviceActor) command(c *messages.Command) {
 	d.work.begin(origin)
 	g := d.ledger.group(c.Ticket, origin)
 	c.Ticket = g.ticket
+	d.taken = d.taken[:0]
 	if err := d.build(c, g); err != nil {
+		for i := range d.work.effects {
+			d.revert(&d.work.effects[i])
+		}
 		d.order.undo()
 		d.work.finish(len(d.work.batch.Ops)) // nothing was submitted: only the events go back
 		r.Err = err
@@ -91,7 +117,7 @@ func (d *deviceActor) build(c *messages.Command, g *group) error {
 	case fsm.Push:
 		return d.push(c, g)
 	case fsm.StartOffload:
-		return d.startOffload(g)
+		return d.startOffload(c, g)
 	case fsm.Release:
 		return d.release(g, d.order.index(r.Stream))
 	case fsm.Reload:
@@ -108,20 +134,61 @@ func (d *deviceActor) build(c *messages.Command, g *group) error {
 
 // settled makes the changes to the group that follow when its batch is enqueued whole.
 func (d *deviceActor) settled(c *messages.Command, g *group) {
-	switch c.Request.Event {
+	r := c.Request
+	for i := range d.work.effects {
+		r.Moved += d.work.effects[i].bytes
+	}
+	if r.Explain && r.Moved > 0 {
+		c.Copied = d.copied(c.Copied[:0])
+	}
+	switch r.Event {
 	case fsm.StartOffload:
 		g.hosted = true
 	case fsm.Release:
-		g.away = true
+		g.away, g.released = true, true
 	case fsm.Reload, fsm.Revive:
 		g.hosted, g.away = false, false
 		for _, e := range g.entries {
 			d.returnHost(e, g)
 		}
 	case fsm.Reset:
+		c.Gainless = d.gainless(c.Gainless[:0], g)
 		d.dismiss(g)
 		c.Ticket = 0
 	}
+}
+
+// copied appends what the batch of this command copied out.
+func (d *deviceActor) copied(list []messages.Copied) []messages.Copied {
+	for i := range d.work.effects {
+		if fx := &d.work.effects[i]; fx.bytes > 0 {
+			list = append(list, messages.Copied{Storage: fx.entry.storage, Bytes: fx.bytes})
+		}
+	}
+	return list
+}
+
+// gainless appends the storages of the group whose move gained nothing: they
+// were copied, released and reloaded, and the device never got their memory back.
+func (d *deviceActor) gainless(list []messages.Gainless, g *group) []messages.Gainless {
+	if !g.released || g.away {
+		return list
+	}
+	for _, e := range g.entries {
+		if e.out == nil || e.freed {
+			continue
+		}
+		_, names := e.storage.Holders()
+		for _, o := range e.groups {
+			if o != g {
+				names = append(names, fmt.Sprintf("layer %d", o.origin.Layer))
+			}
+		}
+		if len(names) > 0 {
+			list = append(list, messages.Gainless{Storage: e.storage, Holder: strings.Join(names, ", ")})
+		}
+	}
+	return list
 }
 
 // submit sends the batch that was built, if there is one, and applies the
@@ -136,8 +203,8 @@ func (d *deviceActor) submit(g *group) error {
 	first := d.freeLater()
 	err := d.send(&w.batch)
 	n := enqueued(&w.batch, err)
-	for _, fx := range w.effects {
-		if fx.op < n {
+	for i := range w.effects {
+		if fx := &w.effects[i]; fx.op < n {
 			d.apply(fx)
 		} else {
 			d.revert(fx)
@@ -204,23 +271,35 @@ func (d *deviceActor) count(ops []device.Op) {
 }
 
 // apply notes what an enqueued operation means.
-func (d *deviceActor) apply(fx effect) {
+func (d *deviceActor) apply(fx *effect) {
 	e := fx.entry
 	switch fx.kind {
-	case readied:
-		fx.event.refs++
-		e.ready = append(e.ready, fx.event)
 	case copiedOut:
+		for _, p := range e.parts[e.committed:] {
+			p.host.parts++
+			d.used(p.host, fx.event)
+			fx.bytes += p.comb.Bytes()
+			for i := range p.comb.Count {
+				e.have = append(e.have, layout.Span{Lo: p.comb.Lo + i*p.comb.Stride, Hi: p.comb.Hi + i*p.comb.Stride})
+			}
+		}
+		e.have = layout.Union(e.have[:0], e.have, nil)
+		e.committed, e.leaving = len(e.parts), false
 		fx.event.refs++
 		d.order.drop(e.out)
-		e.out, e.onHost = fx.event, true
+		e.out = fx.event
 	case copiedIn:
+		for _, p := range e.parts {
+			d.used(p.host, fx.event)
+		}
 		fx.event.refs++
 		d.order.drop(e.in)
 		e.in, e.onDevice = fx.event, true
-		e.storage.Move(fx.span.Buffer, d.ids, d.order.streams[fx.home].id)
+		e.storage.Move(e.incoming, d.ids, d.order.streams[fx.home].id)
+		e.incoming = device.Buffer{}
 	case freed:
-		e.onDevice = false
+		e.onDevice, e.freed = false, true
+		delete(d.ledger.buffers, e.storage.Buffer())
 		e.storage.Freed()
 		e.consumers = e.consumers[:0]
 		d.order.drop(e.in)
@@ -232,8 +311,16 @@ func (d *deviceActor) apply(fx effect) {
 }
 
 // revert undoes what was prepared for an operation that was not enqueued.
-func (d *deviceActor) revert(fx effect) {
-	if fx.kind == allocated {
+func (d *deviceActor) revert(fx *effect) {
+	e := fx.entry
+	switch fx.kind {
+	case readied:
+		e.ready = slices.DeleteFunc(e.ready, func(ev *event) bool { return ev == fx.event })
+		d.order.drop(fx.event)
+	case copiedOut:
+		e.parts, e.leaving = e.parts[:e.committed], false
+	case allocated:
 		d.ids.PutBuffer(fx.span.Buffer)
+		e.incoming = device.Buffer{}
 	}
 }

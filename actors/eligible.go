@@ -1,91 +1,45 @@
 package actors
 
 import (
-	"fmt"
-
 	"offload/device"
+	"offload/internal/layout"
+	"offload/messages"
 )
 
-// Verdict says what becomes of a pushed tensor, and why.
-type Verdict uint8
-
-const (
-	// Moves: it goes to the host when its slot is offloaded.
-	Moves Verdict = iota
-	// Absent: there is no tensor.
-	Absent
-	// NotOurs: weights and index data stay where they are and with their owner.
-	NotOurs
-	// AlreadyOnHost: it is a host tensor and comes back as one.
-	AlreadyOnHost
-	// NoBytes: it has no elements; shape and type are kept.
-	NoBytes
-	// OptedOut: the caller asked for it to be kept.
-	OptedOut
-	// NotActivation: it is a workspace, which nobody needs to have moved.
-	NotActivation
-	// TooSmall: a copy costs more than the memory is worth.
-	TooSmall
-	// NotContiguous: its elements do not lie one after the other.
-	NotContiguous
-	// PlanKeeps: the plan never moves the layer.
-	PlanKeeps
-	// NoBackward: the pass is an inference pass; no reference is kept.
-	NoBackward
-
-	// Verdicts is the number of verdicts.
-	Verdicts = int(NoBackward) + 1
-)
-
-var verdictTexts = [Verdicts]string{
-	"moves", "absent", "weight or index data", "a host tensor", "no elements", "opted out", "a workspace",
-	"below the size limit", "not contiguous", "kept by the plan", "no backward",
-}
-
-// String returns a phrase such as "below the size limit".
-func (v Verdict) String() string {
-	if int(v) < Verdicts {
-		return verdictTexts[v]
-	}
-	return fmt.Sprintf("verdict(%d)", v)
-}
-
-// owned reports whether the storage of the tensor is taken over from the caller.
-func (v Verdict) owned() bool {
-	switch v {
-	case Moves, OptedOut, NotActivation, TooSmall, NotContiguous, PlanKeeps:
-		return true
-	}
-	return false
-}
-
-// Limits says which tensors are worth moving. A tensor moves if it reaches both.
+// Limits says which tensors are worth moving.
 type Limits struct {
-	MinElements int64
-	MinBytes    int64
+	MinElements int64 // least number of elements that have to be moved
+	MinBytes    int64 // least number of bytes that have to be moved
+	Coalesce    int64 // bytes from which the smaller ones of a group move together; zero: never
+	KeepStrided bool  // keep tensors that are not contiguous
 }
 
-// judge decides what becomes of t in a slot that the plan moves, or keeps (stays).
-func (l Limits) judge(t device.Tensor, stays bool) Verdict {
-	switch {
-	case t.IsNil():
-		return Absent
-	case t.Storage.Class() == device.Weight || t.Storage.Class() == device.Index:
-		return NotOurs
-	case t.Storage.Buffer().Place == device.OnHost:
-		return AlreadyOnHost
-	case t.Elements() == 0:
-		return NoBytes
-	case t.Storage.Class() == device.Workspace:
-		return NotActivation
-	case t.Keep:
-		return OptedOut
-	case t.Elements() < l.MinElements || t.Bytes() < l.MinBytes:
-		return TooSmall
-	case !t.Contiguous():
-		return NotContiguous
-	case stays:
-		return PlanKeeps
+// judge decides what becomes of t in a slot that the plan moves, or keeps
+// (stays). The size that counts is that of the elements in memory, of which an
+// expanded tensor has fewer than its shape says.
+func (l Limits) judge(t device.Tensor, stays bool) messages.Verdict {
+	if t.IsNil() {
+		return messages.Absent
 	}
-	return Moves
+	class := t.Storage.Class()
+	elements := layout.Elements(t)
+	switch {
+	case class == device.Weight || class == device.Index:
+		return messages.NotOurs
+	case t.Storage.Buffer().Place == device.OnHost:
+		return messages.AlreadyOnHost
+	case elements == 0:
+		return messages.NoBytes
+	case class == device.Workspace:
+		return messages.NotActivation
+	case t.Keep:
+		return messages.OptedOut
+	case l.KeepStrided && !t.Contiguous():
+		return messages.NotContiguous
+	case elements < l.MinElements || elements*t.DType.Size() < l.MinBytes:
+		return messages.TooSmall
+	case stays:
+		return messages.PlanKeeps
+	}
+	return messages.Moves
 }

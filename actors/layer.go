@@ -15,6 +15,14 @@ type layerActor struct {
 	limits Limits
 	hooks  *Hooks
 	slots  []*slot
+	idle   []place // tensors whose move freed nothing in an earlier pass
+}
+
+// place is where a tensor is saved, pass after pass.
+type place struct {
+	occurrence, index int
+	holder            string
+	outside           bool // the holder is not a slot of the engine
 }
 
 // slot is one run of the layer within one pass. Its tensors move together, so
@@ -23,19 +31,21 @@ type slot struct {
 	id      messages.SlotID
 	device  int
 	mode    messages.Mode
-	stream  device.Stream // of the first push; others are consumers that differ
 	machine fsm.Machine
 	ticket  messages.Ticket
-	moving  int // saved tensors that move
+	moving  int // saved tensors that may move
+	explain bool
 	saved   []saved
 }
 
 // saved is one pushed tensor.
 type saved struct {
 	tensor  device.Tensor
-	verdict Verdict
+	verdict messages.Verdict
 	stream  device.Stream
 	popped  bool
+	moved   int64  // bytes that were copied out for it
+	holder  string // who keeps the storage on the device
 }
 
 // next says who has to act after a layer has looked at a request.
@@ -90,6 +100,7 @@ func (l *layerActor) resume(a *messages.Answer) {
 		return
 	}
 	s.ticket = c.Ticket
+	s.note(c)
 	switch {
 	case c.Failed:
 		l.fail(s, r)
@@ -113,7 +124,7 @@ func (l *layerActor) move(s *slot, r *messages.Request, ops int) {
 	switch r.Event {
 	case fsm.Push:
 		for _, v := range s.saved[r.First:] {
-			if v.verdict == Moves {
+			if l.mayMove(s, v.verdict) {
 				s.moving++
 			}
 		}
@@ -123,6 +134,7 @@ func (l *layerActor) move(s *slot, r *messages.Request, ops int) {
 		}
 	case fsm.Reset:
 		r.Unused = s.unused()
+		l.learn(s, r)
 		s.clear()
 		if r.Verb == messages.Close {
 			l.forget(s)
@@ -148,7 +160,7 @@ func (l *layerActor) open(r *messages.Request) error {
 		return fmt.Errorf("open layer %d: run %d of pass %d is open already", l.index, r.Slot.Occurrence, r.Slot.Pass)
 	}
 	s := slots.Get().(*slot)
-	s.id, s.device, s.mode, s.stream = r.Slot, r.Device, r.Mode, r.Stream
+	s.id, s.device, s.mode, s.explain = r.Slot, r.Device, r.Mode, r.Explain
 	s.machine.Init(l.index)
 	l.slots = append(l.slots, s)
 	return nil
@@ -177,18 +189,45 @@ func (l *layerActor) judge(s *slot, r *messages.Request, c *messages.Command) er
 			s.saved = s.saved[:r.First]
 			return fmt.Errorf("push layer %d: %w", l.index, err)
 		}
-		v := NoBackward
-		if s.mode != messages.Forget || t.IsNil() {
-			v = l.limits.judge(t, s.mode == messages.Stay)
-		} else {
+		v, holder := l.verdict(s, t)
+		if v == messages.NoBackward {
 			t = device.Tensor{}
 		}
-		if v.owned() {
-			c.Items = append(c.Items, messages.Item{Storage: t.Storage, Move: v == Moves, Small: v == TooSmall})
+		if v.Owned() {
+			c.Items = append(c.Items, messages.Item{Storage: t.Storage, Index: len(s.saved) - r.First,
+				Move: l.mayMove(s, v), Small: v == messages.TooSmall})
 		}
-		s.saved = append(s.saved, saved{tensor: t, verdict: v, stream: r.Stream})
+		s.saved = append(s.saved, saved{tensor: t, verdict: v, stream: r.Stream, holder: holder})
 	}
 	return nil
+}
+
+// verdict decides what becomes of t as the next tensor of the slot.
+func (l *layerActor) verdict(s *slot, t device.Tensor) (v messages.Verdict, holder string) {
+	if s.mode == messages.Forget && !t.IsNil() {
+		return messages.NoBackward, ""
+	}
+	v = l.limits.judge(t, s.mode == messages.Stay)
+	if v != messages.Moves {
+		return v, ""
+	}
+	for i, p := range l.idle {
+		if p.occurrence != s.id.Occurrence || p.index != len(s.saved) {
+			continue
+		}
+		if p.outside && !t.Storage.Retained() {
+			l.idle = slices.Delete(l.idle, i, i+1) // it may be worth it now
+			return v, ""
+		}
+		return messages.NoGain, p.holder
+	}
+	return v, ""
+}
+
+// mayMove reports whether tensors with the verdict are moved by the slot: small
+// ones are if together they are worth it.
+func (l *layerActor) mayMove(s *slot, v messages.Verdict) bool {
+	return v == messages.Moves || v == messages.TooSmall && l.limits.Coalesce > 0 && s.mode == messages.Offload
 }
 
 // read answers a pop with the tensors, and tells the device which of them have
@@ -200,12 +239,12 @@ func (s *slot) read(r *messages.Request, c *messages.Command) error {
 			return fmt.Errorf("pop layer %d: %w: tensor %d was asked for and %d were saved", r.Layer, ErrStale, i, len(s.saved))
 		}
 		v := &s.saved[i]
-		if v.verdict == NoBackward {
+		if v.verdict == messages.NoBackward {
 			return fmt.Errorf("pop layer %d: %w: an inference pass keeps nothing; begin a training pass", r.Layer, ErrStale)
 		}
 		r.Tensors = append(r.Tensors, v.tensor)
-		away := v.verdict == Moves && s.machine.State() == fsm.Reloading
-		if v.verdict.owned() && (away || r.Stream != v.stream) {
+		away := s.moving > 0 && s.machine.State() == fsm.Reloading
+		if v.verdict.Owned() && (away || r.Stream != v.stream) {
 			c.Items = append(c.Items, messages.Item{Storage: v.tensor.Storage})
 		}
 	}
@@ -228,7 +267,7 @@ func (s *slot) needsDevice(e fsm.Event, c *messages.Command) bool {
 func (s *slot) unused() int {
 	n := 0
 	for i := range s.saved {
-		if v := &s.saved[i]; !v.popped && v.verdict != Absent && v.verdict != NoBackward {
+		if v := &s.saved[i]; !v.popped && v.verdict != messages.Absent && v.verdict != messages.NoBackward {
 			n++
 		}
 	}

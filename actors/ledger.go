@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"offload/device"
-	"offload/internal/hostmem"
+	"offload/internal/layout"
 	"offload/messages"
 )
 
@@ -23,7 +23,8 @@ import (
 // everything that this ledger had copying, writing or reading it.
 type ledger struct {
 	entries map[*device.Storage]*entry
-	groups  []*group // by ticket; ticket 0 is not used
+	buffers map[device.Buffer]*entry // by the device buffer they are in
+	groups  []*group                 // by ticket; ticket 0 is not used
 	free    []messages.Ticket
 	spare   []*entry
 	open    int // groups in use
@@ -40,31 +41,39 @@ type entry struct {
 	producers []int // streams on which it was pushed
 	consumers []int // streams on which it was popped
 	out, in   *event
-	host      *hostmem.Block[*event]
-	onHost    bool // host holds the bytes, or will when out has passed
 	onDevice  bool
+	incoming  device.Buffer // what the bytes are being copied into
+	freed     bool          // the device buffer was given back since the first push
+
+	all       bool          // all bytes of the storage are to be moved
+	want      []layout.Span // those that are, if not all
+	have      []layout.Span // those that are on the host
+	parts     []part        // where on the host
+	committed int           // parts whose copies are enqueued
+	leaving   bool          // it is copied out by the batch that is being built
 }
 
 // group is the tensors of a slot that move together, as its device sees them.
 type group struct {
-	ticket  messages.Ticket
-	origin  device.Origin
-	entries []*entry
-	hosted  bool // offload started and neither given up nor reloaded: the group needs the bytes on the host
-	away    bool // released and not reloaded: the group does not need the bytes on the device
-	failed  bool // a batch of this group was not enqueued whole
-	debris  debris
+	ticket   messages.Ticket
+	origin   device.Origin
+	entries  []*entry
+	released bool // it has been away in this generation
+	hosted   bool // offload started and neither given up nor reloaded: the group needs the bytes on the host
+	away     bool // released and not reloaded: the group does not need the bytes on the device
+	failed   bool // a batch of this group was not enqueued whole
+	debris   debris
 }
 
 // debris is what a failed batch leaves behind. It is given back by the reset
 // of the group, after the streams are drained.
 type debris struct {
-	blocks  []*hostmem.Block[*event]
+	blocks  []*hostBlock
 	buffers []device.Range
 }
 
 func newLedger() ledger {
-	return ledger{entries: make(map[*device.Storage]*entry), groups: make([]*group, 1)}
+	return ledger{entries: make(map[*device.Storage]*entry), buffers: make(map[device.Buffer]*entry), groups: make([]*group, 1)}
 }
 
 // group returns the group of a ticket, or a new one for ticket 0.
@@ -87,7 +96,7 @@ func (l *ledger) group(t messages.Ticket, o device.Origin) *group {
 
 // forget takes back the ticket of a group that holds nothing.
 func (l *ledger) forget(g *group) {
-	g.hosted, g.away, g.failed = false, false, false
+	g.released, g.hosted, g.away, g.failed = false, false, false, false
 	clear(g.entries)
 	g.entries = g.entries[:0]
 	l.free = append(l.free, g.ticket)
@@ -105,7 +114,7 @@ func (l *ledger) take(g *group, s *device.Storage) *entry {
 		}
 		e.storage, e.version, e.onDevice, e.small = s, s.Version(), true, true
 		s.Take()
-		l.entries[s] = e
+		l.entries[s], l.buffers[s.Buffer()] = e, e
 	}
 	if !slices.Contains(e.groups, g) {
 		e.groups = append(e.groups, g)
@@ -117,8 +126,10 @@ func (l *ledger) take(g *group, s *device.Storage) *entry {
 // end forgets an entry that no group holds.
 func (l *ledger) end(e *entry) {
 	delete(l.entries, e.storage)
+	delete(l.buffers, e.storage.Buffer())
 	clear(e.ready)
-	*e = entry{groups: e.groups[:0], ready: e.ready[:0], producers: e.producers[:0], consumers: e.consumers[:0]}
+	*e = entry{groups: e.groups[:0], ready: e.ready[:0], producers: e.producers[:0], consumers: e.consumers[:0],
+		want: e.want[:0], have: e.have[:0], parts: e.parts[:0]}
 	l.spare = append(l.spare, e)
 }
 
@@ -141,9 +152,6 @@ func (e *entry) wanted(g *group) bool {
 	}
 	return false
 }
-
-// shared reports whether somebody outside the ledger holds the storage.
-func (e *entry) shared() bool { return e.storage.Holders() > 1 }
 
 // changed returns an error if the bytes are not the ones that were pushed.
 func (e *entry) changed() error {

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"offload/device"
-	"offload/internal/hostmem"
 )
 
 // reset gives back what only this group held. What was copying, writing or
@@ -22,7 +21,7 @@ func (d *deviceActor) reset(g *group, s int) error {
 		d.work.effect(effect{op: op, kind: scrapped, group: g, span: span})
 	}
 	for _, e := range g.entries {
-		if !e.onDevice || e.needed(g) || e.shared() {
+		if !e.onDevice || e.needed(g) || e.storage.Retained() {
 			continue
 		}
 		if len(e.groups) > 1 || !d.canPutOff(e, s) {
@@ -49,7 +48,7 @@ func (d *deviceActor) drain(g *group, s int) {
 // it has used it, so that a slot with nothing but such tensors costs the device
 // nothing at all.
 func (d *deviceActor) canPutOff(e *entry, s int) bool {
-	if !e.small || d.order.streams[s].id != e.storage.Home() {
+	if !e.small || e.out != nil || d.order.streams[s].id != e.storage.Home() {
 		return false
 	}
 	waiting := int64(0)
@@ -63,8 +62,8 @@ func (d *deviceActor) canPutOff(e *entry, s int) bool {
 // dismiss ends the group after its batch was enqueued: entries that no group
 // holds are ended, and their host memory goes back to the pool.
 func (d *deviceActor) dismiss(g *group) {
-	for _, b := range g.debris.blocks {
-		d.pool.Give(b, nil) // the streams were drained
+	for _, h := range g.debris.blocks {
+		d.give(h) // the streams were drained
 	}
 	g.debris = debris{blocks: g.debris.blocks[:0], buffers: g.debris.buffers[:0]}
 	for _, e := range g.entries {
@@ -85,51 +84,6 @@ func (d *deviceActor) dismiss(g *group) {
 		d.ledger.end(e)
 	}
 	d.ledger.forget(g)
-}
-
-// returnHost gives the host memory of e back unless a group other than g will
-// still reload it. It is used again after its last writer and its last reader.
-func (d *deviceActor) returnHost(e *entry, g *group) {
-	if e.host == nil || e.wanted(g) {
-		return
-	}
-	fence := e.out
-	if e.in != nil {
-		fence = e.in // the copy in follows the copy out
-	}
-	if d.lost != nil {
-		fence = nil
-	}
-	d.giveBlock(e.host, fence)
-	e.host, e.onHost = nil, false
-}
-
-// giveBlock gives b back to the pool. The pool may name the fence until the
-// stream of the copies out is ordered after it, so the event stays until then.
-func (d *deviceActor) giveBlock(b *hostmem.Block[*event], fence *event) {
-	if fence != nil && !d.order.covered(d.out, fence) {
-		fence.refs++
-		d.fences = append(d.fences, fence)
-		d.pool.Give(b, fence)
-		return
-	}
-	d.pool.Give(b, nil)
-}
-
-// sweep lets go of fences that have passed for the copies out.
-func (d *deviceActor) sweep() {
-	passed := func(e *event) bool { return d.order.covered(d.out, e) }
-	if !slices.ContainsFunc(d.fences, passed) {
-		return
-	}
-	d.pool.Passed(passed)
-	d.fences = slices.DeleteFunc(d.fences, func(e *event) bool {
-		if !passed(e) {
-			return false
-		}
-		d.order.drop(e)
-		return true
-	})
 }
 
 // users returns all streams that have used the device buffer of e.
@@ -172,15 +126,14 @@ func (d *deviceActor) forgetLater(first, n int) {
 // strand notes what the failed batch of g, of which n operations were
 // enqueued, leaves behind.
 func (d *deviceActor) strand(g *group, n int) {
-	for _, fx := range d.work.effects {
-		if fx.kind == allocated && fx.op < n && !fx.entry.onDevice {
+	for i := range d.work.effects {
+		if fx := &d.work.effects[i]; fx.kind == allocated && fx.op < n && !fx.entry.onDevice {
 			g.debris.buffers = append(g.debris.buffers, fx.span)
 		}
 	}
-	for _, e := range g.entries {
-		if e.host != nil && !e.onHost {
-			g.debris.blocks = append(g.debris.blocks, e.host)
-			e.host = nil
+	for _, h := range d.taken {
+		if h.parts == 0 {
+			g.debris.blocks = append(g.debris.blocks, h)
 		}
 	}
 }

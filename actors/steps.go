@@ -2,15 +2,16 @@ package actors
 
 import (
 	"fmt"
+	"slices"
 
 	"offload/device"
-	"offload/internal/hostmem"
+	"offload/internal/layout"
 	"offload/messages"
 )
 
-// push makes the group a holder of what was saved. Tensors that will move are
-// marked ready at the present point of the stream they were pushed on: one
-// record for all of them.
+// push makes the group a holder of what was saved. Tensors that may move are
+// ready where they were marked so, and otherwise at the present point of the
+// stream they were pushed on: one record for all of them.
 func (d *deviceActor) push(c *messages.Command, g *group) error {
 	r := c.Request
 	s := d.order.index(r.Stream)
@@ -24,16 +25,51 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 	for _, item := range c.Items {
 		e := d.ledger.take(g, item.Storage)
 		e.producers = note(e.producers, s)
-		e.moves, e.small = e.moves || item.Move, e.small && item.Small
-		if !item.Move || e.onHost {
+		e.small = e.small && item.Small
+		if !item.Move {
+			continue
+		}
+		e.moves = true
+		e.ask(r.Tensors[item.Index])
+		if d.marked(e, g, s) {
 			continue
 		}
 		if ready == nil {
 			ready, op = d.work.record(s)
 		}
-		d.work.effect(effect{op: op, kind: readied, entry: e, event: ready})
+		d.makeReady(e, ready, op)
+	}
+	if d.early {
+		// The copies may begin before StartOffload asks for them. If there is no
+		// memory for them yet, StartOffload will say so.
+		_ = d.copyOut(g)
 	}
 	return nil
+}
+
+// makeReady notes that e is ready at ev, which operation op records.
+func (d *deviceActor) makeReady(e *entry, ev *event, op int) {
+	if slices.Contains(e.ready, ev) {
+		return
+	}
+	ev.refs++
+	e.ready = append(e.ready, ev)
+	d.work.effect(effect{op: op, kind: readied, entry: e, event: ev})
+}
+
+// ask adds the bytes of t to those of e that are to be moved.
+func (e *entry) ask(t device.Tensor) {
+	if e.all || t.Contiguous() && t.Bytes() == e.storage.Bytes() {
+		e.all = true
+		return
+	}
+	spans, ok := layout.Of(nil, t, maxPieces)
+	if !ok {
+		e.all = true
+		return
+	}
+	e.want = layout.Union(nil, e.want, spans)
+	e.all = len(e.want) > maxPieces
 }
 
 func (d *deviceActor) pushable(s *device.Storage) error {
@@ -50,11 +86,15 @@ func (d *deviceActor) pushable(s *device.Storage) error {
 	if b.Device != d.id {
 		return fmt.Errorf("push: storage %q: %w: it is on device %d and the pass runs on device %d", s.Name(), ErrForeign, b.Device, d.id)
 	}
+	if o := d.ledger.buffers[b]; o != nil {
+		return fmt.Errorf("push: storage %q: %w: its buffer %v is that of storage %q, which is saved; "+
+			"tensors that share memory have to share a *device.Storage", s.Name(), ErrForeign, b, o.storage.Name())
+	}
 	return nil
 }
 
 // startOffload copies what the group moves and is not on the host yet.
-func (d *deviceActor) startOffload(g *group) error {
+func (d *deviceActor) startOffload(c *messages.Command, g *group) error {
 	for _, e := range g.entries {
 		if e.moves {
 			if err := e.changed(); err != nil {
@@ -63,105 +103,14 @@ func (d *deviceActor) startOffload(g *group) error {
 		}
 	}
 	d.sweep()
-	for i, e := range g.entries {
-		if !e.moves || e.onHost {
-			continue
-		}
-		b, err := d.block(e.storage.Bytes())
-		if err != nil {
-			for _, e := range g.entries[:i] {
-				if e.host != nil && !e.onHost {
-					d.pool.Return(e.host)
-					e.host = nil
-				}
-			}
-			return fmt.Errorf("host memory for storage %q: %w", e.storage.Name(), err)
-		}
-		e.host = b
-	}
-	copied := false
-	for _, e := range g.entries {
-		if e.host == nil || e.onHost {
-			continue
-		}
-		copied = true
-		for _, ready := range e.ready {
-			d.work.wait(d.out, ready, device.AfterProducer)
-		}
-		for _, fence := range e.host.Fences() {
-			d.work.wait(d.out, fence, device.AfterHostReader)
-		}
-		src := device.Range{Buffer: e.storage.Buffer(), Bytes: e.storage.Bytes()}
-		d.copy(device.CopyOut, d.out, src, e.host)
-	}
-	if !copied {
-		return nil
-	}
-	out, op := d.work.record(d.out)
-	for _, e := range g.entries {
-		if e.host != nil && !e.onHost {
-			d.work.effect(effect{op: op, kind: copiedOut, entry: e, event: out})
-		}
-	}
-	return nil
-}
-
-// copy copies between a device range and the host block that holds its bytes,
-// which consists of several ranges if it is larger than a slab.
-func (d *deviceActor) copy(kind device.Kind, s int, dev device.Range, b *hostmem.Block[*event]) {
-	stream := d.order.streams[s].id
-	off := int64(0)
-	for _, host := range b.Ranges() {
-		n := min(host.Bytes, dev.Bytes-off)
-		op := device.Op{Kind: kind, Stream: stream, Dst: host.Sub(0, n), Src: dev.Sub(off, n)}
-		if kind == device.CopyIn {
-			op.Dst, op.Src = op.Src, op.Dst
-		}
-		d.work.add(op)
-		off += n
-	}
-}
-
-// block takes host memory from the pool. Memory that has to be pinned first is
-// pinned now, by a batch of its own, so that a failure is a refusal.
-func (d *deviceActor) block(n int64) (*hostmem.Block[*event], error) {
-	b, ops, err := d.pool.Take(n)
-	var failure error
-	for err == nil && len(ops) > 0 {
-		batch := device.Batch{Origin: device.Origin{Action: "pin"}, Ops: d.quiesced(ops)}
-		if failure = d.send(&batch); failure == nil {
-			d.stats.Operations += int64(len(batch.Ops))
-			return b, nil
-		}
-		done := enqueued(&batch, failure) - (len(batch.Ops) - len(ops))
-		b, ops, err = d.pool.Failed(b, min(max(done, 0), len(ops)-1))
-	}
-	if err != nil && failure != nil {
-		err = fmt.Errorf("%w: %w", err, failure)
-	}
-	return b, err
-}
-
-// quiesced puts in front of operations that unpin memory what makes that legal:
-// the host has to know that all copies have ended.
-func (d *deviceActor) quiesced(ops []device.Op) []device.Op {
-	for i := range ops {
-		if ops[i].Kind == device.Unpin {
-			sync := []device.Op{
-				{Kind: device.SyncStream, Stream: d.order.streams[d.out].id},
-				{Kind: device.SyncStream, Stream: d.order.streams[d.in].id},
-			}
-			return append(sync, ops...)
-		}
-	}
-	return ops
+	return d.copyOut(g)
 }
 
 // release frees the device memory that nobody needs any more, in the order of
 // stream s, after the copies out.
 func (d *deviceActor) release(g *group, s int) error {
 	for _, e := range g.entries {
-		if e.moves && e.onDevice && !e.needed(g) && !e.shared() {
+		if e.committed > 0 && e.onDevice && !e.needed(g) && !e.storage.Retained() {
 			d.free(e, s)
 		}
 	}
@@ -193,25 +142,44 @@ func (d *deviceActor) settle(e *entry, s int) {
 // order of stream s, where what was freed there can be used again; the copies
 // wait for this one point, and for nothing that is enqueued on s later.
 func (d *deviceActor) reload(g *group, s int) error {
-	first := len(d.work.effects)
+	d.coming = d.coming[:0]
+	packed := false
 	for _, e := range g.entries {
-		if !e.moves || e.onDevice {
+		if e.committed == 0 || e.onDevice {
 			continue
 		}
-		span := device.Range{Buffer: d.ids.Buffer(device.OnDevice), Bytes: e.storage.Bytes()}
+		e.incoming = d.ids.Buffer(device.OnDevice)
+		span := device.Range{Buffer: e.incoming, Bytes: e.storage.Bytes()}
 		op := d.work.add(device.Op{Kind: device.Alloc, Stream: d.order.streams[s].id, Dst: span})
-		d.work.effect(effect{op: op, kind: allocated, entry: e, span: span, home: s})
+		d.work.effect(effect{op: op, kind: allocated, entry: e, span: span})
+		d.coming = append(d.coming, e)
+		packed = packed || slices.ContainsFunc(e.parts, func(p part) bool { return p.packed })
 	}
-	last := len(d.work.effects)
-	if first == last {
+	if len(d.coming) == 0 {
 		return nil
 	}
+	if packed {
+		if err := d.stage(d.in); err != nil {
+			return err
+		}
+	}
 	d.work.follow(d.in, s, device.AfterAlloc)
-	for _, fx := range d.work.effects[first:last] {
-		d.work.wait(d.in, fx.entry.out, device.AfterHostWriter)
-		d.copy(device.CopyIn, d.in, fx.span, fx.entry.host)
+	last := d.coming[:0] // those whose last bytes come through the staging buffer
+	for _, e := range d.coming {
+		d.work.wait(d.in, e.out, device.AfterHostWriter)
+		if d.copyIn(e) {
+			last = append(last, e)
+			continue
+		}
 		in, op := d.work.record(d.in)
-		d.work.effect(effect{op: op, kind: copiedIn, entry: fx.entry, event: in, span: fx.span, home: s})
+		d.work.effect(effect{op: op, kind: copiedIn, entry: e, event: in, home: s})
+	}
+	if len(last) > 0 {
+		d.copyUnpacked(d.staging[d.in])
+		in, op := d.work.record(d.in)
+		for _, e := range last {
+			d.work.effect(effect{op: op, kind: copiedIn, entry: e, event: in, home: s})
+		}
 	}
 	return nil
 }

@@ -43,6 +43,8 @@ type Config struct {
 	Limits   Limits
 	Host     hostmem.Config // of each device
 	Hooks    Hooks
+
+	EarlyCopies bool // begin to copy out when a tensor is pushed
 }
 
 // System is the actors of one engine. Systems are independent of each other.
@@ -129,7 +131,7 @@ func (p *parent) Receive(ctx actor.Context) {
 	}
 	s := p.system
 	for _, dev := range p.cfg.Devices {
-		d := newDeviceActor(dev, p.cfg.Host, &s.hooks)
+		d := newDeviceActor(dev, &p.cfg, &s.hooks)
 		shell := &deviceShell{device: d, layers: s.layers}
 		s.devices = append(s.devices, ctx.Spawn(props(p.cfg.Dispatch, func() actor.Actor { return shell })))
 	}
@@ -156,6 +158,14 @@ func (s *System) Stats() (messages.Stats, error) {
 // Flush gives back what was put off until the next batch of a device.
 func (s *System) Flush(device int, pass uint64) error {
 	c := messages.Control{Action: messages.Flush, Pass: pass}
+	s.control(device, &c)
+	return c.Err
+}
+
+// Mark says that the storages are complete at the present point of the stream,
+// for the pass.
+func (s *System) Mark(device int, pass uint64, stream device.Stream, storages []*device.Storage) error {
+	c := messages.Control{Action: messages.Mark, Pass: pass, Stream: stream, Storages: storages}
 	s.control(device, &c)
 	return c.Err
 }

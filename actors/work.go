@@ -11,6 +11,9 @@ type work struct {
 	events  []*event // recorded by this batch, each held once by it
 	forks   []*event // by stream: the record made for waits in this batch
 	elided  int64
+
+	kernels  []*device.Kernel
+	launches int // kernels used by this batch
 }
 
 // effect is what one operation of the batch means for the ledger once it is enqueued.
@@ -20,14 +23,15 @@ type effect struct {
 	entry *entry
 	event *event
 	span  device.Range // the new device buffer
-	home  int          // the stream in whose order span is allocated
+	home  int          // the stream in whose order the buffer is allocated
+	bytes int64        // that were copied
 	group *group
 }
 
 type effectKind uint8
 
 const (
-	readied   effectKind = iota // entry has been marked ready at event
+	readied   effectKind = iota // entry is ready at event
 	copiedOut                   // entry is being copied out; event follows the copy
 	allocated                   // span exists; entry is to move there
 	copiedIn                    // entry is being copied into span; event follows the copy
@@ -38,7 +42,7 @@ const (
 func (w *work) begin(o device.Origin) {
 	w.batch.Reset(o)
 	w.effects, w.events, w.forks = w.effects[:0], w.events[:0], w.forks[:0]
-	w.elided = 0
+	w.elided, w.launches = 0, 0
 	w.order.save()
 }
 
@@ -95,4 +99,27 @@ func (w *work) finish(n int) {
 	for _, ev := range w.events {
 		w.order.drop(ev)
 	}
+}
+
+// gather adds the kernel that packs the combs into dst.
+func (w *work) gather(s int, dst device.Range, combs []device.Comb) {
+	k := w.kernel()
+	k.Gather(dst, combs)
+	w.add(device.Op{Kind: device.Launch, Stream: w.order.streams[s].id, Kernel: k})
+}
+
+// scatter adds the kernel that unpacks src into the combs.
+func (w *work) scatter(s int, combs []device.Comb, src device.Range) {
+	k := w.kernel()
+	k.Scatter(combs, src)
+	w.add(device.Op{Kind: device.Launch, Stream: w.order.streams[s].id, Kernel: k})
+}
+
+// kernel returns a kernel to be filled in, which is used again by a later batch.
+func (w *work) kernel() *device.Kernel {
+	if w.launches == len(w.kernels) {
+		w.kernels = append(w.kernels, new(device.Kernel))
+	}
+	w.launches++
+	return w.kernels[w.launches-1]
 }

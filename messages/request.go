@@ -25,27 +25,38 @@ type SlotID struct {
 
 // Request is one call on one slot.
 type Request struct {
-	Verb   Verb
-	Event  fsm.Event
-	Layer  int
-	Slot   SlotID
-	Device int           // index of the device actor, for Open
-	Stream device.Stream // the compute stream of the call
-	Mode   Mode          // for Open
+	Verb    Verb
+	Event   fsm.Event
+	Layer   int
+	Slot    SlotID
+	Device  int           // index of the device actor, for Open
+	Stream  device.Stream // the compute stream of the call
+	Mode    Mode          // for Open
+	Explain bool          // keep records for the answer to Reset
 
 	Tensors []device.Tensor // Push: what to save. Pop: the answer
 	Indices []int           // Pop: which of the saved tensors
 
 	// The answer, valid after Reply.Wait.
-	State  fsm.State // after the call
-	First  int       // Push: index of the first tensor that was saved
-	Short  bool      // the device was not asked for anything
-	Unused int       // Reset: tensors that were saved and never popped
-	Err    error
-	Reply  Reply
+	State   fsm.State // after the call
+	First   int       // Push: index of the first tensor that was saved
+	Short   bool      // the device was not asked for anything
+	Unused  int       // Reset: tensors that were saved and never popped
+	Moved   int64     // StartOffload: bytes that were copied
+	Records []Record  // Reset: what became of each tensor, if Explain was set at Open
+	Err     error
+	Reply   Reply
 
 	command Command
 	answer  Answer
+}
+
+// Record says what became of one saved tensor.
+type Record struct {
+	Tensor  device.Tensor
+	Verdict Verdict
+	Moved   int64  // bytes that were copied out for it
+	Holder  string // who kept the storage on the device all the same
 }
 
 // Mode says what a slot does with the tensors pushed to it.
@@ -62,11 +73,12 @@ const (
 
 // Reset makes the request ready to be filled and sent; its slices keep their memory.
 func (r *Request) Reset() {
-	r.Verb, r.Event, r.Stream = Fire, fsm.Push, device.Stream{}
-	r.Tensors, r.Indices = r.Tensors[:0], r.Indices[:0]
-	r.State, r.First, r.Short, r.Unused, r.Err = fsm.Resident, 0, false, 0, nil
+	r.Verb, r.Event, r.Stream, r.Explain = Fire, fsm.Push, device.Stream{}, false
+	r.Tensors, r.Indices, r.Records = r.Tensors[:0], r.Indices[:0], r.Records[:0]
+	r.State, r.First, r.Short, r.Unused, r.Moved, r.Err = fsm.Resident, 0, false, 0, 0, nil
 	c := &r.command
 	c.Request, c.Ticket, c.Items, c.Ops, c.Failed = r, 0, c.Items[:0], 0, false
+	c.Copied, c.Gainless = c.Copied[:0], c.Gainless[:0]
 	r.Reply.Arm()
 }
 
@@ -84,20 +96,38 @@ type Command struct {
 	Request *Request
 	Ticket  Ticket // the group that the command is about
 	Items   []Item // Push: what is saved. Pop: what is read
-	Ops     int    // the answer: how many operations were submitted
-	Failed  bool   // the answer: the batch was not enqueued whole (Request.Err says why)
-}
 
-// Item is a storage that a command is about.
-type Item struct {
-	Storage *device.Storage
-	Move    bool // it goes to the host when the group is offloaded
-	Small   bool // it is below the size limit
+	// The answer.
+	Ops      int        // operations that were submitted
+	Failed   bool       // the batch was not enqueued whole (Request.Err says why)
+	Copied   []Copied   // what was copied out, if Request.Explain is set
+	Gainless []Gainless // Reset: what was moved for nothing
 }
 
 // Ticket names a group within its device actor. Zero: the device actor does
 // not know of the group.
 type Ticket uint32
+
+// Item is a storage that a command is about.
+type Item struct {
+	Storage *device.Storage
+	Index   int  // Push: of the tensor in Request.Tensors
+	Move    bool // it goes to the host when the group is offloaded
+	Small   bool // it is below the size limit: it moves if all small ones together are worth it
+}
+
+// Copied is a storage of which bytes were copied out.
+type Copied struct {
+	Storage *device.Storage
+	Bytes   int64
+}
+
+// Gainless is a storage that was copied out and released, and whose memory the
+// device did not get back, because Holder held it there.
+type Gainless struct {
+	Storage *device.Storage
+	Holder  string
+}
 
 // Answer is a request as a device actor sends it back to the layer actor.
 type Answer struct{ Request *Request }
@@ -109,9 +139,12 @@ func (a *Answer) Command() *Command { return &a.Request.command }
 type Control struct {
 	Action Action
 	Pass   uint64
-	Stats  Stats // the answer to Query
+	Stats  Stats // the answer to Query and Stop
 	Err    error
 	Reply  Reply
+
+	Stream   device.Stream     // Mark: on which the storages were written
+	Storages []*device.Storage // Mark
 }
 
 // Action says what a control message asks a device actor for.
@@ -124,6 +157,8 @@ const (
 	Query
 	// Flush submits what has been put off until the next batch.
 	Flush
+	// Mark records that storages are complete.
+	Mark
 	// Stop drains the device and gives everything back.
 	Stop
 )

@@ -78,6 +78,18 @@ func Of(dst []Span, t device.Tensor, limit int) (set []Span, ok bool) {
 	return dst[:first+normalize(dst[first:])], true
 }
 
+// Elements returns how many elements of memory t has: a dimension with stride
+// zero repeats the same ones.
+func Elements(t device.Tensor) int64 {
+	n := t.Elements()
+	for i, stride := range t.Strides {
+		if stride == 0 && t.Shape[i] > 1 {
+			n /= int64(t.Shape[i])
+		}
+	}
+	return n
+}
+
 // Union appends to dst the bytes that are in a or in b.
 func Union(dst, a, b []Span) []Span {
 	first := len(dst)
@@ -131,15 +143,18 @@ type Comb struct {
 	Count  int64
 }
 
+// Bytes returns the bytes of all spans of the comb.
+func (c Comb) Bytes() int64 { return c.Span.Bytes() * c.Count }
+
 // Combs appends to dst the set as combs, in order.
 func Combs(dst []Comb, set []Span) []Comb {
 	for i := 0; i < len(set); {
 		c := Comb{Span: set[i], Count: 1}
-		if i+1 < len(set) && set[i+1].Bytes() == c.Bytes() {
+		if i+1 < len(set) && set[i+1].Bytes() == c.Span.Bytes() {
 			c.Stride = set[i+1].Lo - c.Lo
 			for i+int(c.Count) < len(set) {
 				next := set[i+int(c.Count)]
-				if next.Lo != c.Lo+c.Count*c.Stride || next.Bytes() != c.Bytes() {
+				if next.Lo != c.Lo+c.Count*c.Stride || next.Bytes() != c.Span.Bytes() {
 					break
 				}
 				c.Count++

@@ -1,0 +1,311 @@
+package actors
+
+import (
+	"fmt"
+
+	"offload/device"
+	"offload/internal/layout"
+)
+
+const (
+	// stagingBytes is the size of the buffer through which pieces are packed,
+	// one for each direction. Its uses follow each other on one stream.
+	stagingBytes = 4 << 20
+	// directBytes is the length from which a piece is worth a copy of its own: a
+	// copy costs the host about 2 us, in which the link moves about 110 KB.
+	directBytes = 128 << 10
+	// directPieces is the number of shorter pieces up to which packing them costs
+	// more than copying them.
+	directPieces = 4
+	// maxPieces bounds the pieces that one tensor is packed from. One with more
+	// of them is moved by its whole storage.
+	maxPieces = 4096
+)
+
+// segment is a comb of an entry that is copied.
+type segment struct {
+	entry *entry
+	comb  layout.Comb
+}
+
+// missing appends to dst the bytes that have to be on the host and are not. All
+// bytes of the storage count if those that the groups asked for are half of it
+// or more: one copy is better than many, and what is moved is never copied twice.
+func (e *entry) missing(dst []layout.Span) []layout.Span {
+	whole := [1]layout.Span{{Lo: 0, Hi: e.storage.Bytes()}}
+	want := e.want
+	if e.all || 2*layout.Total(want) >= e.storage.Bytes() {
+		want = whole[:]
+	}
+	if len(e.have) == 0 {
+		return append(dst, want...)
+	}
+	return layout.Minus(dst, want, e.have)
+}
+
+// outgoing is what one entry has copied directly: combs of deviceActor.combs.
+type outgoing struct {
+	entry       *entry
+	first, last int
+	host        *hostBlock
+}
+
+// copyOut copies to the host what the group moves and is not there yet. Small
+// tensors are moved together, and only if together they are worth it. An error
+// is a refusal: the batch is as it was.
+func (d *deviceActor) copyOut(g *group) error {
+	small := int64(0)
+	for _, e := range g.entries {
+		if e.moves && e.small && e.committed == 0 {
+			small += e.storage.Bytes()
+		}
+	}
+	d.combs, d.direct, d.packed = d.combs[:0], d.direct[:0], d.packed[:0]
+	for _, e := range g.entries {
+		if e.moves && (!e.small || small >= d.coalesce) {
+			d.divide(e)
+		}
+	}
+	if err := d.makeRoom(); err != nil {
+		d.untake()
+		return err
+	}
+	for _, o := range d.direct {
+		d.copyDirect(o)
+	}
+	if len(d.packed) > 0 {
+		d.copyPacked(d.taken[len(d.taken)-1], d.staging[d.out])
+	}
+	d.endCopyOut()
+	return nil
+}
+
+// divide divides what e has to copy into combs that are copied directly and
+// combs that are packed.
+func (d *deviceActor) divide(e *entry) {
+	d.need = e.missing(d.need[:0])
+	if len(d.need) == 0 {
+		return
+	}
+	few := len(d.need) <= directPieces && !e.small
+	d.found = layout.Combs(d.found[:0], d.need)
+	o := outgoing{entry: e, first: len(d.combs)}
+	for _, c := range d.found {
+		if !few && c.Span.Bytes() < directBytes {
+			d.packed = append(d.packed, segment{e, c})
+			continue
+		}
+		for i := range c.Count {
+			span := layout.Span{Lo: c.Lo + i*c.Stride, Hi: c.Hi + i*c.Stride}
+			d.combs = append(d.combs, layout.Comb{Span: span, Count: 1})
+		}
+	}
+	if o.last = len(d.combs); o.last > o.first {
+		d.direct = append(d.direct, o)
+	}
+}
+
+// makeRoom takes host memory for all that is to be copied: a block for each
+// entry that is copied directly, and one for all that is packed, the last.
+func (d *deviceActor) makeRoom() error {
+	for i := range d.direct {
+		o := &d.direct[i]
+		total := int64(0)
+		for _, c := range d.combs[o.first:o.last] {
+			total += c.Bytes()
+		}
+		h, err := d.take(total)
+		if err != nil {
+			return fmt.Errorf("host memory for storage %q: %w", o.entry.storage.Name(), err)
+		}
+		o.host = h
+	}
+	if len(d.packed) == 0 {
+		return nil
+	}
+	total := int64(0)
+	for _, s := range d.packed {
+		total += s.comb.Bytes()
+	}
+	if _, err := d.take(total); err != nil {
+		return fmt.Errorf("host memory for %d pieces: %w", len(d.packed), err)
+	}
+	return d.stage(d.out)
+}
+
+// copyDirect copies each of the spans of o by an operation of its own.
+func (d *deviceActor) copyDirect(o outgoing) {
+	e, off := o.entry, int64(0)
+	d.beforeCopy(e, o.host)
+	for _, c := range d.combs[o.first:o.last] {
+		d.transfer(device.CopyOut, o.host, off, device.Range{Buffer: e.storage.Buffer(), Offset: c.Lo, Bytes: c.Bytes()})
+		e.parts = append(e.parts, part{comb: c, host: o.host, off: off})
+		off += c.Bytes()
+	}
+}
+
+// beforeCopy orders the copies out after all producers of e and all earlier
+// users of h, and notes that e is copied by this batch.
+func (d *deviceActor) beforeCopy(e *entry, h *hostBlock) {
+	for _, ready := range e.ready {
+		d.work.wait(d.out, ready, device.AfterProducer)
+	}
+	for _, fence := range h.fences {
+		d.work.wait(d.out, fence, device.AfterHostReader)
+	}
+	if !e.leaving {
+		e.leaving = true
+		d.work.effect(effect{kind: copiedOut, entry: e})
+	}
+}
+
+// copyPacked gathers what was put aside into the staging buffer, as much as fits
+// at a time, and copies that.
+func (d *deviceActor) copyPacked(h *hostBlock, stage device.Range) {
+	off := int64(0)
+	for _, s := range d.packed {
+		d.beforeCopy(s.entry, h)
+		s.entry.parts = append(s.entry.parts, part{comb: s.comb, host: h, off: off, packed: true})
+		off += s.comb.Bytes()
+	}
+	off = 0
+	d.chunks(d.packed, func(combs []device.Comb, n int64) {
+		d.work.gather(d.out, stage.Sub(0, n), combs)
+		d.transfer(device.CopyOut, h, off, stage.Sub(0, n))
+		off += n
+	})
+}
+
+// endCopyOut records the event that follows the copies of this batch.
+func (d *deviceActor) endCopyOut() {
+	var out *event
+	var op int
+	for i := range d.work.effects {
+		fx := &d.work.effects[i]
+		if fx.kind != copiedOut {
+			continue
+		}
+		if out == nil {
+			out, op = d.work.record(d.out)
+		}
+		fx.event, fx.op = out, op
+	}
+}
+
+// chunks calls use for one piece after the other of the segments that fits into
+// the staging buffer.
+func (d *deviceActor) chunks(segments []segment, use func(combs []device.Comb, n int64)) {
+	combs, n := d.pieces[:0], int64(0)
+	flush := func() {
+		if n > 0 {
+			use(combs, n)
+		}
+		combs, n = combs[:0], 0
+	}
+	for _, s := range segments {
+		c := device.Comb{Stride: s.comb.Stride,
+			First: device.Range{Buffer: s.entry.target(), Offset: s.comb.Lo, Bytes: s.comb.Span.Bytes()}}
+		for left := s.comb.Count; left > 0; {
+			fit := min((stagingBytes-n)/c.First.Bytes, left)
+			if fit == 0 {
+				flush()
+				continue
+			}
+			c.Count = fit
+			combs, n = append(combs, c), n+c.Bytes()
+			c.First.Offset += fit * c.Stride
+			left -= fit
+		}
+	}
+	flush()
+	d.pieces = combs
+}
+
+// target returns the buffer that the bytes of e are in, or are being copied to.
+func (e *entry) target() device.Buffer {
+	if !e.onDevice {
+		return e.incoming
+	}
+	return e.storage.Buffer()
+}
+
+// transfer copies between a device range and the bytes of h from off on, which
+// are several ranges if the block is larger than a slab.
+func (d *deviceActor) transfer(kind device.Kind, h *hostBlock, off int64, dev device.Range) {
+	s := d.out
+	if kind == device.CopyIn {
+		s = d.in
+	}
+	d.ranges = h.block.Span(d.ranges[:0], off, dev.Bytes)
+	done := int64(0)
+	for _, host := range d.ranges {
+		op := device.Op{Kind: kind, Stream: d.order.streams[s].id, Dst: host, Src: dev.Sub(done, host.Bytes)}
+		if kind == device.CopyIn {
+			op.Dst, op.Src = op.Src, op.Dst
+		}
+		d.work.add(op)
+		done += host.Bytes
+	}
+}
+
+// copyIn copies the parts of e back into its new buffer. Packed ones are put
+// aside, and it reports whether there are any.
+func (d *deviceActor) copyIn(e *entry) (packed bool) {
+	for _, p := range e.parts {
+		if p.packed {
+			packed = true
+			d.unpacked = append(d.unpacked, unpacking{p, segment{e, p.comb}})
+			continue
+		}
+		d.transfer(device.CopyIn, p.host, p.off, device.Range{Buffer: e.incoming, Offset: p.comb.Lo, Bytes: p.comb.Bytes()})
+	}
+	return packed
+}
+
+// unpacking is a packed part that is copied back.
+type unpacking struct {
+	part    part
+	segment segment
+}
+
+// copyUnpacked copies what was put aside to the staging buffer, as many adjacent
+// bytes as fit at a time, and scatters them.
+func (d *deviceActor) copyUnpacked(stage device.Range) {
+	for list := d.unpacked; len(list) > 0; {
+		first, n := list[0].part, 0
+		end := first.off
+		d.packed = d.packed[:0]
+		for n < len(list) && list[n].part.host == first.host && list[n].part.off == end {
+			d.packed = append(d.packed, list[n].segment)
+			end += list[n].part.comb.Bytes()
+			n++
+		}
+		list = list[n:]
+		off := first.off
+		d.chunks(d.packed, func(combs []device.Comb, n int64) {
+			d.transfer(device.CopyIn, first.host, off, stage.Sub(0, n))
+			d.work.scatter(d.in, combs, stage.Sub(0, n))
+			off += n
+		})
+	}
+	d.unpacked = d.unpacked[:0]
+}
+
+// stage makes sure that a transfer stream has its staging buffer. It is
+// allocated when it is first needed, by a batch of its own, so that a failure is
+// a refusal.
+func (d *deviceActor) stage(s int) error {
+	if d.staging[s].Bytes > 0 {
+		return nil
+	}
+	r := device.Range{Buffer: d.ids.Buffer(device.OnDevice), Bytes: stagingBytes}
+	b := device.Batch{Origin: device.Origin{Action: "stage"}, Ops: []device.Op{
+		{Kind: device.Alloc, Stream: d.order.streams[s].id, Dst: r},
+	}}
+	if err := d.send(&b); err != nil {
+		d.ids.PutBuffer(r.Buffer)
+		return fmt.Errorf("staging buffer for packed tensors: %w", err)
+	}
+	d.staging[s] = r
+	return nil
+}

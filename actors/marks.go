@@ -1,0 +1,105 @@
+package actors
+
+import (
+	"fmt"
+	"slices"
+
+	"offload/device"
+	"offload/messages"
+)
+
+// mark says that a storage is complete at a set of points, one for each stream
+// that wrote it. It is valid for the pass in which it was made, and for the
+// bytes as they were then.
+type mark struct {
+	pass    uint64
+	version uint64
+	buffer  device.Buffer
+	events  []*event
+}
+
+// mark records that the storages are complete at the present point of the stream.
+func (d *deviceActor) mark(c *messages.Control) error {
+	if d.lost != nil {
+		return d.lost
+	}
+	s := d.order.index(c.Stream)
+	for _, st := range c.Storages {
+		if e := d.ledger.entries[st]; e != nil && !e.onDevice {
+			return markError(st, "its bytes are on the host")
+		}
+		if st.Buffer().IsZero() {
+			return markError(st, "it has no buffer")
+		}
+	}
+	d.work.begin(device.Origin{Action: "mark", Pass: c.Pass})
+	ev, _ := d.work.record(s)
+	ev.refs++
+	defer d.order.drop(ev)
+	if err := d.submit(nil); err != nil {
+		return err
+	}
+	for _, st := range c.Storages {
+		m := d.marks[st]
+		if m == nil || !m.valid(st, c.Pass) {
+			d.unmark(st)
+			m = &mark{pass: c.Pass, version: st.Version(), buffer: st.Buffer()}
+			d.marks[st] = m
+		}
+		// A later point of the same stream includes the earlier one.
+		m.events = slices.DeleteFunc(m.events, func(o *event) bool {
+			if o.stream == ev.stream {
+				d.order.drop(o)
+				return true
+			}
+			return false
+		})
+		ev.refs++
+		m.events = append(m.events, ev)
+	}
+	return nil
+}
+
+func (m *mark) valid(s *device.Storage, pass uint64) bool {
+	return m.pass == pass && m.version == s.Version() && m.buffer == s.Buffer()
+}
+
+// marked makes e ready at the points at which it was marked, and reports
+// whether one of them is on stream s, so that no other is needed there.
+func (d *deviceActor) marked(e *entry, g *group, s int) (here bool) {
+	m := d.marks[e.storage]
+	if m == nil || !m.valid(e.storage, g.origin.Pass) {
+		return false
+	}
+	for _, ev := range m.events {
+		here = here || ev.stream == s
+		e.producers = note(e.producers, ev.stream)
+		if !slices.Contains(e.ready, ev) {
+			ev.refs++
+			e.ready = append(e.ready, ev)
+		}
+	}
+	return here
+}
+
+func (d *deviceActor) unmark(s *device.Storage) {
+	if m := d.marks[s]; m != nil {
+		for _, ev := range m.events {
+			d.order.drop(ev)
+		}
+		delete(d.marks, s)
+	}
+}
+
+// endMarks forgets the marks of a pass.
+func (d *deviceActor) endMarks(pass uint64) {
+	for s, m := range d.marks {
+		if m.pass == pass || pass == 0 {
+			d.unmark(s)
+		}
+	}
+}
+
+func markError(s *device.Storage, found string) error {
+	return fmt.Errorf("mark: storage %q: %w: %s; mark a tensor after it was written and before it is saved", s.Name(), ErrMoved, found)
+}
