@@ -69,7 +69,11 @@ func (i TransitionInfo) String() string {
 	if i.Occurrence > 0 {
 		run = fmt.Sprintf(" (run %d)", i.Occurrence)
 	}
-	return fmt.Sprintf("layer %d%s %v: %v -> %v, %d ops", i.Layer, run, i.Event, i.From, i.To, i.Ops)
+	ops := "1 op"
+	if i.Ops != 1 {
+		ops = fmt.Sprintf("%d ops", i.Ops)
+	}
+	return fmt.Sprintf("layer %d%s %v: %v -> %v, %s", i.Layer, run, i.Event, i.From, i.To, ops)
 }
 
 // BatchInfo is one batch as it was submitted.

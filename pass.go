@@ -202,12 +202,16 @@ func (p *Pass) pending(layer int) *run {
 
 // follow does what the plan has for the boundary, and for those before it that
 // were skipped. A boundary that is not in the plan, or behind the cursor, has
-// nothing to be done.
+// nothing to be done. Once the backward has begun, forwards that were skipped
+// need no room: what they would have moved out would have to come back at once.
 func (p *Pass) follow(b schedule.Boundary) error {
 	plan := p.engine.opts.Plan
 	to := plan.IndexOf(b)
 	var errs []error
 	for ; p.cursor <= to; p.cursor++ {
+		if p.turned && plan.Boundary(p.cursor).Phase == schedule.Forward {
+			continue
+		}
 		for _, d := range plan.At(p.cursor) {
 			if err := p.direct(d); err != nil {
 				errs = append(errs, err)

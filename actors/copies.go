@@ -147,9 +147,7 @@ func (d *deviceActor) copyDirect(o outgoing) {
 // beforeCopy orders the copies out after all producers of e and all earlier
 // users of h, and notes that e is copied by this batch.
 func (d *deviceActor) beforeCopy(e *entry, h *hostBlock) {
-	for _, ready := range e.ready {
-		d.work.wait(d.out, ready, device.AfterProducer)
-	}
+	d.produced(e, d.out)
 	for _, fence := range h.fences {
 		d.work.wait(d.out, fence, device.AfterHostReader)
 	}
@@ -306,6 +304,7 @@ func (d *deviceActor) stage(s int) error {
 		d.ids.PutBuffer(r.Buffer)
 		return fmt.Errorf("staging buffer for packed tensors: %w", err)
 	}
+	d.count(b.Ops)
 	d.staging[s] = r
 	return nil
 }

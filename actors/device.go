@@ -191,11 +191,12 @@ func (d *deviceActor) gainless(list []messages.Gainless, g *group) []messages.Ga
 	return list
 }
 
-// submit sends the batch that was built, if there is one, and applies the
-// effects of the operations that were enqueued.
+// submit sends the batch that was built for g, if there is one, and applies the
+// effects of the operations that were enqueued. What was put off goes with it;
+// without a group it goes alone.
 func (d *deviceActor) submit(g *group) error {
 	w := &d.work
-	if w.empty() {
+	if w.empty() && g != nil {
 		w.finish(0)
 		d.stats.WaitsElided += w.elided
 		return nil

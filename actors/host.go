@@ -34,6 +34,7 @@ func (d *deviceActor) take(n int64) (*hostBlock, error) {
 	for err == nil && len(ops) > 0 {
 		batch := device.Batch{Origin: device.Origin{Action: "pin"}, Ops: d.quiesced(ops)}
 		if failure = d.send(&batch); failure == nil {
+			d.count(batch.Ops)
 			break
 		}
 		done := enqueued(&batch, failure) - (len(batch.Ops) - len(ops))

@@ -21,10 +21,14 @@ func (d *deviceActor) reset(g *group, s int) error {
 		d.work.effect(effect{op: op, kind: scrapped, group: g, span: span})
 	}
 	for _, e := range g.entries {
-		if !e.onDevice || e.needed(g) || e.storage.Retained() {
-			continue
-		}
-		if len(e.groups) > 1 || !d.canPutOff(e, s) {
+		switch {
+		case !e.onDevice || e.needed(g):
+		case e.storage.Retained():
+			// Whoever holds it besides may free it, or write to it, on the
+			// pass's stream from here on, and knows nothing of the copies.
+			d.work.wait(s, e.out, device.AfterCopyOut)
+			d.work.wait(s, e.in, device.AfterCopyIn)
+		case len(e.groups) > 1 || !d.canPutOff(e, s):
 			d.free(e, s)
 		}
 	}

