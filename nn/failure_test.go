@@ -3,6 +3,7 @@ package nn
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -116,6 +117,9 @@ func TestMemoryLimit(t *testing.T) {
 		var m *ops.MemoryError
 		if err != nil && (!errors.As(err, &m) || m.Limit != limit || m.InUse > limit || m.Need <= 0) {
 			t.Errorf("limit %d: error %v, want a *MemoryError with need, use and limit", limit, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "layer ") || !strings.Contains(err.Error(), fmt.Sprint("the limit is ", limit))) {
+			t.Errorf("limit %d: message %q names no layer, or not the limit", limit, err)
 		}
 		if got := w.sim.Usage().InUse; got != weights {
 			t.Errorf("limit %d: %d bytes in use after the step, want the %d of the weights", limit, got, weights)

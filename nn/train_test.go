@@ -115,7 +115,7 @@ func TestMicroBatches(t *testing.T) {
 			Images: whole.Images[lo*small.Inputs : (lo+3)*small.Inputs], Labels: whole.Labels[lo : lo+3], Whole: 9})
 	}
 	train := func(order string) (weights []float32, loss float64) {
-		w := open(t, setting{config: small, offloaded: 0})
+		w := open(t, setting{config: small, offloaded: 2})
 		defer w.close()
 		passes := make([]*offload.Pass, len(parts))
 		runs := make([]*Run, len(parts))
