@@ -259,7 +259,7 @@ func (c *conversation) own(td *datadriven.TestData) error {
 	case "touch":
 		x.Storage.Touch()
 	case "retain":
-		x.Storage.Retain("the caller")
+		c.rig.Keep(x)
 	case "drop":
 		c.rig.Drop(c.rig.Compute, x)
 	}

@@ -119,11 +119,23 @@ func (r *Rig) Free(s device.Stream, t device.Tensor) {
 	t.Storage.Freed()
 }
 
+// Holder is the name by which tests hold storages.
+const Holder = "the caller"
+
+// Keep makes the test a holder of the storage of t, besides whom it is pushed to.
+func (r *Rig) Keep(t device.Tensor) { t.Storage.Retain(Holder) }
+
 // Drop gives up the test's hold on the storage of t, and frees it if that was
 // the last one and the bytes are on the device.
 func (r *Rig) Drop(s device.Stream, t device.Tensor) {
 	r.T.Helper()
-	if t.Storage.Release() && !t.Storage.Buffer().IsZero() {
+	last := false
+	if t.Storage.Retained() {
+		last = t.Storage.Drop(Holder)
+	} else {
+		last = t.Storage.Release()
+	}
+	if last && !t.Storage.Buffer().IsZero() {
 		r.Free(s, t)
 	}
 }
