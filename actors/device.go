@@ -66,8 +66,7 @@ func (d *deviceActor) command(c *messages.Command) {
 	g := d.ledger.group(c.Ticket, origin)
 	c.Ticket = g.ticket
 	if err := d.build(c, g); err != nil {
-		d.order.undo()
-		d.work.finish(len(d.work.batch.Ops)) // nothing was submitted: only the events go back
+		d.work.finish(0)
 		r.Err = err
 		if len(g.entries) == 0 {
 			c.Ticket = 0

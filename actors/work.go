@@ -8,9 +8,15 @@ type work struct {
 	order   *order
 	batch   device.Batch
 	effects []effect
-	events  []*event // recorded by this batch, each held once by it
+	marks   []mark   // the records of this batch, whose events it holds
 	forks   []*event // by stream: the record made for waits in this batch
 	elided  int64
+}
+
+// mark is a record within the batch.
+type mark struct {
+	op    int // index of the operation
+	event *event
 }
 
 // effect is what one operation of the batch means for the ledger once it is enqueued.
@@ -37,7 +43,7 @@ const (
 
 func (w *work) begin(o device.Origin) {
 	w.batch.Reset(o)
-	w.effects, w.events, w.forks = w.effects[:0], w.events[:0], w.forks[:0]
+	w.effects, w.marks, w.forks = w.effects[:0], w.marks[:0], w.forks[:0]
 	w.elided = 0
 	w.order.save()
 }
@@ -55,8 +61,9 @@ func (w *work) effect(fx effect) { w.effects = append(w.effects, fx) }
 // record marks the present point of stream s.
 func (w *work) record(s int) (ev *event, op int) {
 	ev = w.order.record(s)
-	w.events = append(w.events, ev)
-	return ev, w.add(device.Op{Kind: device.Record, Stream: w.order.streams[s].id, Event: ev.id})
+	op = w.add(device.Op{Kind: device.Record, Stream: w.order.streams[s].id, Event: ev.id})
+	w.marks = append(w.marks, mark{op, ev})
+	return ev, op
 }
 
 // wait orders stream s after ev, unless it is ordered so already.
@@ -87,12 +94,15 @@ func (w *work) follow(s, other int, why device.Reason) {
 	w.wait(s, w.forks[other], why)
 }
 
-// finish gives up what the batch itself held. n operations were enqueued.
+// finish gives up what the batch itself held. n of its operations were enqueued.
 func (w *work) finish(n int) {
 	if n < len(w.batch.Ops) {
 		w.order.undo()
 	}
-	for _, ev := range w.events {
-		w.order.drop(ev)
+	for _, m := range w.marks {
+		if m.op < n {
+			m.event.kept = m.event.id
+		}
+		w.order.drop(m.event)
 	}
 }
