@@ -93,7 +93,9 @@ func (d *deviceActor) stop() error {
 		}
 	}
 	for _, e := range d.order.spare {
-		last.Ops = append(last.Ops, device.Op{Kind: device.Retire, Event: e.id})
+		if !e.kept.IsZero() {
+			last.Ops = append(last.Ops, device.Op{Kind: device.Retire, Event: e.kept})
+		}
 	}
 	last.Ops = append(last.Ops, device.Op{Kind: device.CloseStream, Stream: out}, device.Op{Kind: device.CloseStream, Stream: in})
 	if err := d.send(&last); err != nil {

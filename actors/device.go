@@ -92,8 +92,7 @@ func (d *deviceActor) command(c *messages.Command) {
 		for i := range d.work.effects {
 			d.revert(&d.work.effects[i])
 		}
-		d.order.undo()
-		d.work.finish(len(d.work.batch.Ops)) // nothing was submitted: only the events go back
+		d.work.finish(0)
 		r.Err = err
 		if len(g.entries) == 0 {
 			c.Ticket = 0

@@ -32,6 +32,7 @@ type event struct {
 	seq    uint64
 	clock  []uint64
 	refs   int
+	kept   device.Event // the generation that the device has; zero before the first one
 }
 
 // index returns the number of the stream s, which is noted if it is new.
@@ -61,7 +62,7 @@ func (o *order) record(s int) *event {
 	}
 	c := &o.streams[s]
 	c.seq++
-	*e = event{id: o.ids.Event(), stream: s, seq: c.seq, clock: append(e.clock[:0], c.clock...), refs: 1}
+	*e = event{id: o.ids.Event(), stream: s, seq: c.seq, clock: append(e.clock[:0], c.clock...), refs: 1, kept: e.kept}
 	o.live++
 	return e
 }

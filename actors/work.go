@@ -8,12 +8,18 @@ type work struct {
 	order   *order
 	batch   device.Batch
 	effects []effect
-	events  []*event // recorded by this batch, each held once by it
-	forks   []*event // by stream: the record made for waits in this batch
+	records []recorded // the records of this batch, whose events it holds
+	forks   []*event   // by stream: the record made for waits in this batch
 	elided  int64
 
 	kernels  []*device.Kernel
 	launches int // kernels used by this batch
+}
+
+// recorded is a record within the batch.
+type recorded struct {
+	op    int // index of the operation
+	event *event
 }
 
 // effect is what one operation of the batch means for the ledger once it is enqueued.
@@ -41,7 +47,7 @@ const (
 
 func (w *work) begin(o device.Origin) {
 	w.batch.Reset(o)
-	w.effects, w.events, w.forks = w.effects[:0], w.events[:0], w.forks[:0]
+	w.effects, w.records, w.forks = w.effects[:0], w.records[:0], w.forks[:0]
 	w.elided, w.launches = 0, 0
 	w.order.save()
 }
@@ -59,8 +65,9 @@ func (w *work) effect(fx effect) { w.effects = append(w.effects, fx) }
 // record marks the present point of stream s.
 func (w *work) record(s int) (ev *event, op int) {
 	ev = w.order.record(s)
-	w.events = append(w.events, ev)
-	return ev, w.add(device.Op{Kind: device.Record, Stream: w.order.streams[s].id, Event: ev.id})
+	op = w.add(device.Op{Kind: device.Record, Stream: w.order.streams[s].id, Event: ev.id})
+	w.records = append(w.records, recorded{op, ev})
+	return ev, op
 }
 
 // wait orders stream s after ev, unless it is ordered so already.
@@ -91,13 +98,16 @@ func (w *work) follow(s, other int, why device.Reason) {
 	w.wait(s, w.forks[other], why)
 }
 
-// finish gives up what the batch itself held. n operations were enqueued.
+// finish gives up what the batch itself held. n of its operations were enqueued.
 func (w *work) finish(n int) {
 	if n < len(w.batch.Ops) {
 		w.order.undo()
 	}
-	for _, ev := range w.events {
-		w.order.drop(ev)
+	for _, m := range w.records {
+		if m.op < n {
+			m.event.kept = m.event.id
+		}
+		w.order.drop(m.event)
 	}
 }
 

@@ -19,16 +19,17 @@ type MemoryError struct {
 	Err   error
 }
 
-// Error names the need, what is in use and the limit.
+// Error names the need, what is in use and the limit. The device's own words
+// are left to Unwrap.
 func (e *MemoryError) Error() string {
-	what := fmt.Sprintf("%s needs %d bytes of %v memory", e.Name, e.Need, e.Place)
-	if e.Place == device.OnDevice {
-		what = fmt.Sprintf("%s; %d are in use", what, e.InUse)
-		if e.Limit > 0 {
-			what = fmt.Sprintf("%s, the limit is %d", what, e.Limit)
-		}
+	what := fmt.Sprintf("%v: %s needs %d bytes of %v memory", device.ErrOutOfMemory, e.Name, e.Need, e.Place)
+	switch {
+	case e.Place != device.OnDevice:
+		return what
+	case e.Limit == 0:
+		return fmt.Sprintf("%s; %d are in use", what, e.InUse)
 	}
-	return fmt.Sprintf("%s: %v", what, e.Err)
+	return fmt.Sprintf("%s; %d are in use and the limit is %d", what, e.InUse, e.Limit)
 }
 
 // Unwrap returns the device's error.
