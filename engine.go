@@ -26,6 +26,7 @@ type Engine struct {
 	passes map[*Pass]struct{} // in flight
 	last   uint64             // number of the last pass
 	closed bool
+	done   chan struct{}  // closed when Close is through; final is written before
 	final  messages.Stats // of a closed engine
 }
 
@@ -55,7 +56,7 @@ func OpenAll(devs []device.Device, opts Options) (*Engine, error) {
 		}
 		seen[d.Info().ID] = true
 	}
-	e := &Engine{opts: opts, devices: devs, passes: make(map[*Pass]struct{})}
+	e := &Engine{opts: opts, devices: devs, passes: make(map[*Pass]struct{}), done: make(chan struct{})}
 	if opts.Listener != nil {
 		e.notifier.listener = *opts.Listener
 	}
@@ -140,16 +141,19 @@ func (e *Engine) Metrics() Metrics {
 		return e.counters.metrics(messages.Stats{}) // the actors' part cannot be asked for from inside
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.closed {
+		e.mu.Unlock()
+		<-e.done
 		return e.counters.metrics(e.final)
 	}
+	defer e.mu.Unlock()
 	stats, _ := e.system.Stats() // asking for counters cannot fail while the actors run
 	return e.counters.metrics(stats)
 }
 
 // Close aborts the passes in flight, waits for the copies, gives everything
-// back and ends the actors. The device stays open. Closing again does nothing.
+// back and ends the actors. The device stays open. Closing again waits for the
+// first Close and does nothing.
 func (e *Engine) Close() error {
 	if e.notifier.reentrant() {
 		return fmt.Errorf("close: %w", ErrReentrant)
@@ -157,9 +161,11 @@ func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
+		<-e.done
 		return nil
 	}
 	e.closed = true // nothing begins from here on
+	defer close(e.done)
 	var passes []*Pass
 	for p := range e.passes {
 		passes = append(passes, p)
@@ -172,13 +178,10 @@ func (e *Engine) Close() error {
 			errs = append(errs, err)
 		}
 	}
-	final, err := e.system.Stop()
-	if err != nil {
+	var err error
+	if e.final, err = e.system.Stop(); err != nil {
 		errs = append(errs, err)
 	}
-	e.mu.Lock()
-	e.final = final
-	e.mu.Unlock()
 	if len(errs) > 0 {
 		return fmt.Errorf("close: %w", errors.Join(errs...))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"offload/device"
 	"offload/fsm"
@@ -22,6 +23,7 @@ type Pass struct {
 	number uint64
 	stream device.Stream
 	device int
+	ended  atomic.Bool // over is set; for those who hold another pass's lock
 
 	mu       sync.Mutex
 	over     error // once the pass has ended: why a call on it is refused
@@ -43,14 +45,17 @@ type run struct {
 	pass       *Pass
 	layer      int
 	occurrence int
-	gen        uint32    // counts the resets; part of a Saved
-	state      fsm.State // as last reported by the layer's machine
-	offloaded  bool      // its offload was started and not given up
-	revived    bool      // the plan's later directives for it are dropped
-	backward   bool      // its backward has run or is running
+	gen        uint32        // counts the resets; part of a Saved
+	state      atomic.Uint32 // an fsm.State, as last reported by the layer's machine
+	offloaded  bool          // its offload was started and not given up
+	revived    bool          // the plan's later directives for it are dropped
+	backward   bool          // its backward has run or is running
 	closed     bool
 	view       Slot // of the pass's stream
 }
+
+// at returns where the tensors of the slot are.
+func (r *run) at() fsm.State { return fsm.State(r.state.Load()) }
 
 func newPass(e *Engine, ctx context.Context, kind PassKind, number uint64, stream device.Stream, dev int) *Pass {
 	return &Pass{engine: e, ctx: ctx, kind: kind, number: number, stream: stream, device: dev,
@@ -233,11 +238,11 @@ func (p *Pass) direct(d schedule.Directive) error {
 		return nil
 	}
 	switch {
-	case d.Action == schedule.StartOffload && r.state == fsm.Resident:
+	case d.Action == schedule.StartOffload && r.at() == fsm.Resident:
 		return p.fire(r, fsm.StartOffload)
-	case d.Action == schedule.Release && r.state == fsm.Offloading:
+	case d.Action == schedule.Release && r.at() == fsm.Offloading:
 		return p.fire(r, fsm.Release)
-	case d.Action == schedule.Reload && (r.state == fsm.Offloaded || r.state == fsm.Offloading):
+	case d.Action == schedule.Reload && (r.at() == fsm.Offloaded || r.at() == fsm.Offloading):
 		return p.bringBack(r)
 	case d.Action == schedule.Reset && r.backward:
 		return p.close(r)
@@ -248,7 +253,7 @@ func (p *Pass) direct(d schedule.Directive) error {
 // bringBack makes the tensors of r available: they are reloaded, or the offload
 // is given up where the bytes have not left the device yet.
 func (p *Pass) bringBack(r *run) error {
-	if r.state == fsm.Offloading {
+	if r.at() == fsm.Offloading {
 		return p.fire(r, fsm.Revive)
 	}
 	return p.fire(r, fsm.Reload)
@@ -256,7 +261,7 @@ func (p *Pass) bringBack(r *run) error {
 
 // ensure brings back what the plan should have brought back by now.
 func (p *Pass) ensure(r *run) error {
-	if r.state != fsm.Offloading && r.state != fsm.Offloaded {
+	if r.at() != fsm.Offloading && r.at() != fsm.Offloaded {
 		return nil
 	}
 	p.engine.counters.late.Add(1)
@@ -297,6 +302,7 @@ func (p *Pass) finish(abort bool, over error) error {
 		errs = append(errs, fmt.Errorf("pass %d was aborted: %w", p.number, context.Cause(p.ctx)))
 	}
 	p.over = over
+	p.ended.Store(true)
 	for i := len(p.live) - 1; i >= 0; i-- {
 		if err := p.close(p.live[i]); err != nil {
 			errs = append(errs, err)
@@ -383,7 +389,7 @@ func (p *Pass) fill(r *run, stream device.Stream) *messages.Request {
 func (p *Pass) call(r *run) error {
 	q := &p.request
 	p.engine.system.Call(q)
-	r.state = q.State
+	r.state.Store(uint32(q.State))
 	p.unused += q.Unused
 	p.moved += q.Moved
 	if q.Err != nil {

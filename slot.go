@@ -43,15 +43,10 @@ func (s *Slot) Occurrence() int { return s.run.occurrence }
 // popped is used there.
 func (s *Slot) On(stream device.Stream) *Slot { return &Slot{run: s.run, stream: stream} }
 
-// State returns where the slot's tensors are; Resident after the slot was reset.
-func (s *Slot) State() fsm.State {
-	if s.run.pass.engine.notifier.reentrant() {
-		return s.run.state
-	}
-	s.run.pass.mu.Lock()
-	defer s.run.pass.mu.Unlock()
-	return s.run.state
-}
+// State returns where the slot's tensors are after the last call on the slot
+// that has returned; Resident after the slot was reset. It waits for nothing,
+// so that listeners may call it.
+func (s *Slot) State() fsm.State { return s.run.at() }
 
 // Push saves tensors for the backward. They have to be complete in the order of
 // the slot's stream. It takes over the hold on the storages of activations; see
@@ -109,6 +104,8 @@ func (r *run) owns(v Saved) error {
 	switch {
 	case v.run == nil:
 		return fmt.Errorf("pop layer %d: %w: the zero Saved stands for nothing; pass one that Push returned", r.layer, ErrForeign)
+	case v.run.pass != r.pass && v.run.pass.ended.Load():
+		return fmt.Errorf("pop layer %d of pass %d: %w: %v was saved in a pass that is over", r.layer, r.pass.number, ErrStale, v)
 	case v.run != r:
 		where := v.String()
 		if v.run.pass.engine != r.pass.engine {
