@@ -177,7 +177,7 @@ func (d *deviceActor) gainless(list []messages.Gainless, g *group) []messages.Ga
 		if e.out == nil || e.freed {
 			continue
 		}
-		_, names := e.storage.Holders()
+		names := e.storage.HeldBy()
 		for _, o := range e.groups {
 			if o != g {
 				names = append(names, fmt.Sprintf("layer %d", o.origin.Layer))

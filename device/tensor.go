@@ -138,11 +138,18 @@ func (s *Storage) Release() (last bool) {
 	return s.refs == 0
 }
 
-// Holders returns the number of holders, and the names of those that have one.
-func (s *Storage) Holders() (n int, names []string) {
+// Holders returns the number of holders.
+func (s *Storage) Holders() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refs, slices.Clone(s.names)
+	return s.refs
+}
+
+// HeldBy returns the names of the holders that have one.
+func (s *Storage) HeldBy() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.names)
 }
 
 // Retained reports whether a named holder wants the buffer to stay on the device.
