@@ -98,7 +98,7 @@ func TestRetained(t *testing.T) {
 		p := b.begin()
 		x := b.Tensor(b.Compute, "x", 4096)
 		at := x.Range()
-		x.Storage.Retain("the test")
+		b.Keep(x)
 		saved := b.pushTensor(b.forward(p, 0), x)
 		b.forward(p, 1)
 		slot := b.forward(p, 2)

@@ -38,7 +38,11 @@ func (h *Hooks) batch(b *device.Batch, err error) {
 	}
 }
 
+// panicked reports a panic. The hook may be what panicked, and may do so again:
+// that ends here, because a panic that left Receive would stop the actor, and
+// nobody would answer what is queued behind.
 func (h *Hooks) panicked(err *PanicError) {
+	defer func() { _ = recover() }()
 	if h.Panic != nil {
 		h.Panic(err)
 	}

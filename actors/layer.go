@@ -63,6 +63,9 @@ func (l *layerActor) step(r *messages.Request) next {
 		return answer
 	}
 	s := l.find(r.Slot)
+	if s == nil && r.Verb == messages.Close {
+		return answer // a hook that panicked after the close has hidden that it was done
+	}
 	if s == nil {
 		r.Err = fmt.Errorf("%v layer %d: %w: the slot is not open", r.Event, l.index, ErrStale)
 		return answer
