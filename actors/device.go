@@ -19,6 +19,7 @@ import (
 // at most one batch.
 type deviceActor struct {
 	dev    device.Device
+	watch  watcher // dev, if it counts writes
 	id     device.ID
 	ids    *device.IDs
 	hooks  *Hooks
@@ -70,6 +71,7 @@ func newDeviceActor(dev device.Device, cfg *Config, hooks *Hooks) *deviceActor {
 		dev: dev, id: dev.Info().ID, ids: ids, hooks: hooks, pool: hostmem.New[*event](cfg.Host, ids),
 		ledger: newLedger(), marks: make(map[*device.Storage]*mark), early: cfg.EarlyCopies, coalesce: cfg.Limits.Coalesce,
 	}
+	d.watch, _ = dev.(watcher)
 	d.order.ids = ids
 	d.work.order = &d.order
 	d.out, d.in = d.order.index(ids.Stream()), d.order.index(ids.Stream())
@@ -297,6 +299,7 @@ func (d *deviceActor) apply(fx *effect) {
 		e.in, e.onDevice = fx.event, true
 		e.storage.Move(e.incoming, d.ids, d.order.streams[fx.home].id)
 		e.incoming = device.Buffer{}
+		e.version = d.version(e.storage) // the copy in was a write, too
 	case freed:
 		e.onDevice, e.freed = false, true
 		delete(d.ledger.buffers, e.storage.Buffer())

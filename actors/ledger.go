@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"fmt"
 	"slices"
 
 	"offload/device"
@@ -103,8 +102,9 @@ func (l *ledger) forget(g *group) {
 	l.open--
 }
 
-// take makes g a holder of the storage and returns its entry.
-func (l *ledger) take(g *group, s *device.Storage) *entry {
+// take makes g a holder of the storage, which is at the given version, and
+// returns its entry.
+func (l *ledger) take(g *group, s *device.Storage, version uint64) *entry {
 	e := l.entries[s]
 	if e == nil {
 		if n := len(l.spare); n > 0 {
@@ -112,7 +112,7 @@ func (l *ledger) take(g *group, s *device.Storage) *entry {
 		} else {
 			e = new(entry)
 		}
-		e.storage, e.version, e.onDevice, e.small = s, s.Version(), true, true
+		e.storage, e.version, e.onDevice, e.small = s, version, true, true
 		s.Take()
 		l.entries[s], l.buffers[s.Buffer()] = e, e
 	}
@@ -151,15 +151,6 @@ func (e *entry) wanted(g *group) bool {
 		}
 	}
 	return false
-}
-
-// changed returns an error if the bytes are not the ones that were pushed.
-func (e *entry) changed() error {
-	if v := e.storage.Version(); v != e.version {
-		return fmt.Errorf("%w: storage %q was pushed at version %d and is at version %d now; "+
-			"push a tensor after its last change, or save a copy", ErrChanged, e.storage.Name(), e.version, v)
-	}
-	return nil
 }
 
 // leave takes g out of the groups that hold e.

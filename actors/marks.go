@@ -41,9 +41,9 @@ func (d *deviceActor) mark(c *messages.Control) error {
 	}
 	for _, st := range c.Storages {
 		m := d.marks[st]
-		if m == nil || !m.valid(st, c.Pass) {
+		if m == nil || !d.valid(m, st, c.Pass) {
 			d.unmark(st)
-			m = &mark{pass: c.Pass, version: st.Version(), buffer: st.Buffer()}
+			m = &mark{pass: c.Pass, version: d.version(st), buffer: st.Buffer()}
 			d.marks[st] = m
 		}
 		// A later point of the same stream includes the earlier one.
@@ -60,15 +60,15 @@ func (d *deviceActor) mark(c *messages.Control) error {
 	return nil
 }
 
-func (m *mark) valid(s *device.Storage, pass uint64) bool {
-	return m.pass == pass && m.version == s.Version() && m.buffer == s.Buffer()
+func (d *deviceActor) valid(m *mark, s *device.Storage, pass uint64) bool {
+	return m.pass == pass && m.version == d.version(s) && m.buffer == s.Buffer()
 }
 
 // marked makes e ready at the points at which it was marked, and reports
 // whether one of them is on stream s, so that no other is needed there.
 func (d *deviceActor) marked(e *entry, g *group, s int) (here bool) {
 	m := d.marks[e.storage]
-	if m == nil || !m.valid(e.storage, g.origin.Pass) {
+	if m == nil || !d.valid(m, e.storage, g.origin.Pass) {
 		return false
 	}
 	for _, ev := range m.events {

@@ -23,7 +23,7 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 	var ready *event
 	var op int
 	for _, item := range c.Items {
-		e := d.ledger.take(g, item.Storage)
+		e := d.ledger.take(g, item.Storage, d.version(item.Storage))
 		e.producers = note(e.producers, s)
 		e.small = e.small && item.Small
 		if !item.Move {
@@ -78,7 +78,7 @@ func (d *deviceActor) pushable(s *device.Storage) error {
 		if !e.onDevice {
 			return fmt.Errorf("push: storage %q: %w: its bytes are on the host; pop it before it is saved again", s.Name(), ErrMoved)
 		}
-		return e.changed()
+		return d.changed(e)
 	}
 	if b.IsZero() {
 		return fmt.Errorf("push: storage %q: %w: it has no buffer; push it before it is freed", s.Name(), ErrMoved)
@@ -97,7 +97,7 @@ func (d *deviceActor) pushable(s *device.Storage) error {
 func (d *deviceActor) startOffload(c *messages.Command, g *group) error {
 	for _, e := range g.entries {
 		if e.moves {
-			if err := e.changed(); err != nil {
+			if err := d.changed(e); err != nil {
 				return err
 			}
 		}
