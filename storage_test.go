@@ -1,6 +1,7 @@
 package offload_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -353,4 +354,26 @@ func TestTwoDevices(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A storage that is saved in two engines stays on the device until the last of
+// them is done.
+func TestSharedByTwoEngines(t *testing.T) {
+	b := manual(t, offload.Inline)
+	defer b.close()
+	second := b.Open(offload.Options{Layers: 1, MinElements: 1, SlabBytes: 64 << 10})
+	p1 := b.begin()
+	p2, err := second.Begin(context.Background(), offload.Train, b.Compute)
+	b.must(err)
+	x := b.Tensor(b.Compute, "x", 4096)
+	s1, s2 := b.forward(p1, 0), b.forward(p2, 0)
+	v1, v2 := b.pushTensor(s1, x), b.pushTensor(s2, x)
+	b.reach(s1, fsm.Offloaded)
+	b.pop(s2, v2, "x")
+	b.must(s1.Reload())
+	b.pop(s1, v1, "x")
+	b.must(p1.End())
+	b.pop(s2, v2, "x")
+	b.must(p2.End())
+	b.must(second.Close())
 }

@@ -23,7 +23,7 @@ func (d *deviceActor) reset(g *group, s int) error {
 	for _, e := range g.entries {
 		switch {
 		case !e.onDevice || e.needed(g):
-		case e.storage.Retained():
+		case e.shared():
 			// Whoever holds it besides may free it, or write to it, on the
 			// pass's stream from here on, and knows nothing of the copies.
 			d.work.wait(s, e.out, device.AfterCopyOut)
@@ -34,6 +34,10 @@ func (d *deviceActor) reset(g *group, s int) error {
 	}
 	return nil
 }
+
+// shared reports whether somebody outside the ledger holds the storage: a named
+// holder, or another engine.
+func (e *entry) shared() bool { return e.storage.Holders() > 1 }
 
 // drain blocks until the streams that the group's batches were for are empty.
 func (d *deviceActor) drain(g *group, s int) {

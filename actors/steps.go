@@ -110,7 +110,7 @@ func (d *deviceActor) startOffload(c *messages.Command, g *group) error {
 // stream s, after the copies out.
 func (d *deviceActor) release(g *group, s int) error {
 	for _, e := range g.entries {
-		if e.committed > 0 && e.onDevice && !e.needed(g) && !e.storage.Retained() {
+		if e.committed > 0 && e.onDevice && !e.needed(g) && !e.shared() {
 			d.free(e, s)
 		}
 	}
