@@ -50,8 +50,8 @@ func (a *layerShell) guard(r *messages.Request) {
 			r.State = fsm.Failed
 		}
 	}
-	r.Reply.Done()
 	a.layer.hooks.panicked(err)
+	r.Reply.Done()
 }
 
 // deviceShell is the actor around a deviceActor.
