@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"errors"
 	"fmt"
 
 	"offload/device"
@@ -106,20 +107,26 @@ func (d *deviceActor) divide(e *entry) {
 }
 
 // makeRoom takes host memory for all that is to be copied: a block for each
-// entry that is copied directly, and one for all that is packed, the last.
+// entry that is copied directly, and one for all that is packed, the last. What
+// finds no memory is kept on the device, if that is the policy.
 func (d *deviceActor) makeRoom() error {
-	for i := range d.direct {
-		o := &d.direct[i]
+	kept := d.direct[:0]
+	for _, o := range d.direct {
 		total := int64(0)
 		for _, c := range d.combs[o.first:o.last] {
 			total += c.Bytes()
 		}
 		h, err := d.take(total)
 		if err != nil {
-			return fmt.Errorf("host memory for storage %q: %w", o.entry.storage.Name(), err)
+			if d.keep(err, o.entry) {
+				continue
+			}
+			return fmt.Errorf("storage %q: %w", o.entry.storage.Name(), err)
 		}
 		o.host = h
+		kept = append(kept, o)
 	}
+	d.direct = kept
 	if len(d.packed) == 0 {
 		return nil
 	}
@@ -128,9 +135,22 @@ func (d *deviceActor) makeRoom() error {
 		total += s.comb.Bytes()
 	}
 	if _, err := d.take(total); err != nil {
-		return fmt.Errorf("host memory for %d pieces: %w", len(d.packed), err)
+		if !d.keep(err, d.packed[0].entry) {
+			return fmt.Errorf("%d pieces: %w", len(d.packed), err)
+		}
+		d.packed = d.packed[:0]
+		return nil
 	}
 	return d.stage(d.out)
+}
+
+// keep reports whether e stays on the device because there is no host memory.
+func (d *deviceActor) keep(err error, e *entry) bool {
+	if d.policy != KeepOnDevice || !errors.Is(err, ErrBudget) || d.lost != nil {
+		return false
+	}
+	d.stats.KeptForBudget++
+	return true
 }
 
 // copyDirect copies each of the spans of o by an operation of its own.

@@ -35,6 +35,8 @@ type deviceActor struct {
 	lost   error // once the device's context is lost
 
 	marks    map[*device.Storage]*mark
+	budget   int64           // of device memory in use, for reloads; zero: the device's own
+	policy   HostPolicy      // when the host budget has no memory
 	early    bool            // copy out at push instead of at start-offload
 	coalesce int64           // bytes from which the small tensors of a group are moved together
 	staging  [2]device.Range // by transfer stream: through which pieces are packed
@@ -70,6 +72,7 @@ func newDeviceActor(dev device.Device, cfg *Config, hooks *Hooks) *deviceActor {
 	d := &deviceActor{
 		dev: dev, id: dev.Info().ID, ids: ids, hooks: hooks, pool: hostmem.New[*event](cfg.Host, ids),
 		ledger: newLedger(), marks: make(map[*device.Storage]*mark), early: cfg.EarlyCopies, coalesce: cfg.Limits.Coalesce,
+		budget: cfg.DeviceBudget, policy: cfg.HostPolicy,
 	}
 	d.watch, _ = dev.(watcher)
 	d.order.ids = ids
@@ -103,6 +106,11 @@ func (d *deviceActor) command(c *messages.Command) {
 		return
 	}
 	if err := d.submit(g); err != nil {
+		if r.Event == fsm.Reload {
+			if r.Err = d.unallocated(g, err); r.Err != nil {
+				return
+			}
+		}
 		g.failed = true
 		r.Err, c.Failed = err, true
 		return

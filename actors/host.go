@@ -41,10 +41,17 @@ func (d *deviceActor) take(n int64) (*hostBlock, error) {
 		b, ops, err = d.pool.Failed(b, min(max(done, 0), len(ops)-1))
 	}
 	if err != nil {
+		err = d.hostBudget(err)
 		if failure != nil {
 			err = fmt.Errorf("%w: %w", err, failure)
 		}
 		return nil, err
+	}
+	if d.policy == RefuseOffload && len(b.Fences()) > 0 {
+		d.pool.Return(b)
+		s := d.pool.Stats()
+		return nil, &BudgetError{Place: device.OnHost, Asked: n, InUse: s.InUse + s.Fenced, Limit: s.Limit, Fits: s.Free,
+			Top: d.holdings((*entry).hosted)}
 	}
 	h := new(hostBlock)
 	if k := len(d.spare); k > 0 {

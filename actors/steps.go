@@ -152,20 +152,24 @@ func (d *deviceActor) produced(e *entry, s int) {
 // wait for this one point, and for nothing that is enqueued on s later.
 func (d *deviceActor) reload(g *group, s int) error {
 	d.coming = d.coming[:0]
-	packed := false
 	for _, e := range g.entries {
-		if e.committed == 0 || e.onDevice {
-			continue
+		if e.committed > 0 && !e.onDevice {
+			d.coming = append(d.coming, e)
 		}
+	}
+	if len(d.coming) == 0 {
+		return nil
+	}
+	if err := d.room(); err != nil {
+		return err
+	}
+	packed := false
+	for _, e := range d.coming {
 		e.incoming = d.ids.Buffer(device.OnDevice)
 		span := device.Range{Buffer: e.incoming, Bytes: e.storage.Bytes()}
 		op := d.work.add(device.Op{Kind: device.Alloc, Stream: d.order.streams[s].id, Dst: span})
 		d.work.effect(effect{op: op, kind: allocated, entry: e, span: span})
-		d.coming = append(d.coming, e)
 		packed = packed || slices.ContainsFunc(e.parts, func(p part) bool { return p.packed })
-	}
-	if len(d.coming) == 0 {
-		return nil
 	}
 	if packed {
 		if err := d.stage(d.in); err != nil {

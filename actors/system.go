@@ -44,7 +44,9 @@ type Config struct {
 	Host     hostmem.Config // of each device
 	Hooks    Hooks
 
-	EarlyCopies bool // begin to copy out when a tensor is pushed
+	EarlyCopies  bool       // begin to copy out when a tensor is pushed
+	HostPolicy   HostPolicy // when the host budget has no memory
+	DeviceBudget int64      // device memory in use above which nothing is reloaded; zero: the device's limit
 }
 
 // System is the actors of one engine. Systems are independent of each other.

@@ -175,6 +175,7 @@ type Stats struct {
 	BytesOut        int64
 	BytesIn         int64
 	Failures        int64 // batches that were not enqueued whole
+	KeptForBudget   int64 // tensors that stayed on the device for want of host memory
 	EventsLive      int   // minted and not put back
 	StoragesHeld    int   // storages of which a group is a holder
 	GroupsOpen      int
@@ -197,6 +198,7 @@ func (s *Stats) Add(o Stats) {
 	s.BytesOut += o.BytesOut
 	s.BytesIn += o.BytesIn
 	s.Failures += o.Failures
+	s.KeptForBudget += o.KeptForBudget
 	s.EventsLive += o.EventsLive
 	s.StoragesHeld += o.StoragesHeld
 	s.GroupsOpen += o.GroupsOpen
