@@ -65,9 +65,9 @@ func OpenAll(devs []device.Device, opts Options) (*Engine, error) {
 		Devices: devs, Layers: opts.Layers, Dispatch: opts.Dispatch,
 		Limits: actors.Limits{MinElements: opts.MinElements, MinBytes: opts.MinBytes,
 			Coalesce: opts.CoalesceBytes, KeepStrided: opts.KeepStrided},
-		Host:        hostmem.Config{SlabBytes: opts.SlabBytes, Budget: opts.HostBudget},
+		Host:        hostmem.Config{SlabBytes: opts.SlabBytes, Budget: opts.hostBudget(len(devs)), PageBytes: hostPage},
 		Hooks:       e.notifier.hooks(),
-		EarlyCopies: opts.CopyAtPush,
+		EarlyCopies: opts.CopyAtPush, HostPolicy: opts.HostPolicy, DeviceBudget: opts.DeviceBudget,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)

@@ -33,12 +33,17 @@ var (
 	// ErrNothingMoved is returned by End with Options.Strict when offloads were
 	// started in the pass and nothing was moved.
 	ErrNothingMoved = errors.New("nothing was moved")
+	// ErrBudget is what every [*BudgetError] is to errors.Is.
+	ErrBudget = actors.ErrBudget
 	// ErrReentrant is returned to a listener that calls the engine.
 	ErrReentrant = errors.New("called from within a listener")
 )
 
 // OrderError is returned for a call that is not legal in the state of the slot.
 type OrderError = fsm.OrderError
+
+// BudgetError is returned when memory that is needed would exceed a budget.
+type BudgetError = actors.BudgetError
 
 // PanicError is returned when an actor panicked; the slot has failed.
 type PanicError = actors.PanicError

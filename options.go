@@ -3,9 +3,11 @@ package offload
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"offload/actors"
+	"offload/internal/hostmem"
 	"offload/schedule"
 )
 
@@ -18,6 +20,21 @@ const (
 	// Goroutines runs every actor on a goroutine of its own while it has
 	// messages. Results are the same; a call takes microseconds.
 	Goroutines = actors.Goroutines
+)
+
+// HostPolicy says what start-offload does with a tensor for which the host
+// budget has no memory. No policy ever blocks a goroutine.
+type HostPolicy = actors.HostPolicy
+
+const (
+	// KeepOnDevice keeps the tensor on the device. It is the default.
+	KeepOnDevice = actors.KeepOnDevice
+	// WaitForHost orders the copy after one that is enqueued already and whose end
+	// frees enough memory. If there is none, the call returns [ErrBudget].
+	WaitForHost = actors.WaitForHost
+	// RefuseOffload returns [ErrBudget]; memory that is still being read does not
+	// count as free.
+	RefuseOffload = actors.RefuseOffload
 )
 
 // Options configures an engine. The zero value works: nothing moves unless the
@@ -49,8 +66,21 @@ type Options struct {
 	// offloads were started and nothing was moved.
 	Strict bool
 	// HostBudget is the most pinned host memory, in bytes, that is held for each
-	// device at any instant. Zero: no limit.
+	// device at any instant. Zero: three quarters of what the process may have,
+	// by the limits of its container and the free memory of the machine, shared
+	// among the devices; no limit where neither is known.
 	HostBudget int64
+	// HostPolicy says what happens to a tensor for which the host budget has no
+	// memory.
+	HostPolicy HostPolicy
+	// DeviceBudget is the device memory in use, in bytes, above which nothing is
+	// reloaded: a reload is refused with [ErrBudget] then, and works when memory
+	// has been given back. Zero: the device's own limit.
+	DeviceBudget int64
+	// LayerBytes is what one layer is known to save, in bytes. Open refuses
+	// budgets that are too small for it. Zero: not known; Begin refuses a budget
+	// that was too small for every layer of an earlier pass.
+	LayerBytes int64
 	// SlabBytes is about how much host memory is pinned at a time. Zero: 64 MiB.
 	SlabBytes int64
 	// Listener is told what happens. Nil: nobody is.
@@ -94,12 +124,42 @@ func (o *Options) Validate() error {
 		value int64
 	}{
 		{"MinElements", o.MinElements}, {"MinBytes", o.MinBytes}, {"CoalesceBytes", o.CoalesceBytes}, {"HostBudget", o.HostBudget}, {"SlabBytes", o.SlabBytes},
+		{"DeviceBudget", o.DeviceBudget}, {"LayerBytes", o.LayerBytes},
 	} {
 		if f.value < 0 {
 			fault("%s is %d; it is zero for the default, or positive", f.name, f.value)
 		}
 	}
+	if o.HostPolicy > RefuseOffload {
+		fault("HostPolicy is %v; it is KeepOnDevice, WaitForHost or RefuseOffload", o.HostPolicy)
+	}
+	for _, b := range []struct {
+		name  string
+		bytes int64
+	}{{"HostBudget", o.HostBudget}, {"DeviceBudget", o.DeviceBudget}} {
+		if b.bytes > 0 && b.bytes < o.LayerBytes {
+			fault("%s is %d and one layer saves %d bytes: %w; %d would be enough for one", b.name, b.bytes, o.LayerBytes, ErrBudget, o.LayerBytes)
+		}
+	}
+	if o.HostBudget > 0 && o.HostBudget < hostPage {
+		fault("HostBudget is %d: %w; host memory is pinned by pages of %d bytes", o.HostBudget, ErrBudget, hostPage)
+	}
 	return errors.Join(errs...)
+}
+
+// hostPage is the unit of pinned host memory in bytes.
+const hostPage = 4096
+
+// hostBudget returns the host budget of each of n devices; zero: no limit.
+func (o *Options) hostBudget(n int) int64 {
+	if o.HostBudget > 0 {
+		return o.HostBudget
+	}
+	limit, _ := hostmem.Limit(os.DirFS("/"))
+	if limit <= 0 {
+		return 0
+	}
+	return max(limit/4*3/int64(n), hostPage)
 }
 
 // String lists the options, one a line.
@@ -118,17 +178,17 @@ func (o *Options) String() string {
 		}
 		plan = fmt.Sprintf("offloads %d of %d layers", n, o.Plan.Layers())
 	}
-	fmt.Fprintf(&b, "plan         %s\n", plan)
-	fmt.Fprintf(&b, "layers       %d\n", o.Layers)
-	fmt.Fprintf(&b, "dispatch     %v\n", o.Dispatch)
-	fmt.Fprintf(&b, "min elements %d\n", o.MinElements)
-	fmt.Fprintf(&b, "min bytes    %d\n", o.MinBytes)
-	fmt.Fprintf(&b, "coalesce     %d\n", o.CoalesceBytes)
-	fmt.Fprintf(&b, "keep strided %v\n", o.KeepStrided)
-	fmt.Fprintf(&b, "copy at push %v\n", o.CopyAtPush)
-	fmt.Fprintf(&b, "explain      %v\n", o.Explain)
-	fmt.Fprintf(&b, "strict       %v\n", o.Strict)
-	fmt.Fprintf(&b, "host budget  %d\n", o.HostBudget)
-	fmt.Fprintf(&b, "slab bytes   %d\n", o.SlabBytes)
+	for _, f := range []struct {
+		name  string
+		value any
+	}{
+		{"plan", plan}, {"layers", o.Layers}, {"dispatch", o.Dispatch},
+		{"min elements", o.MinElements}, {"min bytes", o.MinBytes}, {"coalesce", o.CoalesceBytes}, {"keep strided", o.KeepStrided},
+		{"copy at push", o.CopyAtPush}, {"explain", o.Explain}, {"strict", o.Strict},
+		{"host budget", o.HostBudget}, {"host policy", o.HostPolicy}, {"device budget", o.DeviceBudget},
+		{"layer bytes", o.LayerBytes}, {"slab bytes", o.SlabBytes},
+	} {
+		fmt.Fprintf(&b, "%-13s %v\n", f.name, f.value)
+	}
 	return b.String()
 }

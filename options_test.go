@@ -77,28 +77,31 @@ func TestOptionsString(t *testing.T) {
 	}
 	o := offload.Options{Plan: plan, Dispatch: offload.Goroutines, HostBudget: 1 << 20}
 	o.EnsureDefaults()
-	want := `plan         offloads 2 of 5 layers
-layers       5
-dispatch     goroutines
-min elements 262144
-min bytes    0
-coalesce     0
-keep strided false
-copy at push false
-explain      false
-strict       false
-host budget  1048576
-slab bytes   67108864
+	want := `plan          offloads 2 of 5 layers
+layers        5
+dispatch      goroutines
+min elements  262144
+min bytes     0
+coalesce      0
+keep strided  false
+copy at push  false
+explain       false
+strict        false
+host budget   1048576
+host policy   keep on the device
+device budget 0
+layer bytes   0
+slab bytes    67108864
 `
 	if got := o.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	o = offload.Options{}
-	if got, want := strings.SplitN(o.String(), "\n", 2)[0], "plan         none"; got != want {
+	if got, want := strings.SplitN(o.String(), "\n", 2)[0], "plan          none"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	o.EnsureDefaults()
-	if got, want := strings.SplitN(o.String(), "\n", 2)[0], "plan         manual"; got != want {
+	if got, want := strings.SplitN(o.String(), "\n", 2)[0], "plan          manual"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
