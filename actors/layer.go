@@ -63,9 +63,6 @@ func (l *layerActor) step(r *messages.Request) next {
 		return answer
 	}
 	s := l.find(r.Slot)
-	if s == nil && r.Verb == messages.Close {
-		return answer // a hook that panicked after the close has hidden that it was done
-	}
 	if s == nil {
 		r.Err = fmt.Errorf("%v layer %d: %w: the slot is not open", r.Event, l.index, ErrStale)
 		return answer
@@ -139,12 +136,12 @@ func (l *layerActor) move(s *slot, r *messages.Request, ops int) {
 		r.Unused = s.unused()
 		l.learn(s, r)
 		s.clear()
-		if r.Verb == messages.Close {
-			l.forget(s)
-		}
 	}
 	r.State = s.machine.State()
 	l.hooks.transition(Transition{Layer: l.index, Slot: r.Slot, Event: r.Event, From: from, To: r.State, Ops: ops})
+	if r.Verb == messages.Close {
+		l.forget(s) // last: another layer may have it at once
+	}
 }
 
 // fail notes that the batch of the request was not enqueued whole. The error
