@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"offload/actors"
 	"offload/device"
@@ -21,6 +22,7 @@ type Engine struct {
 	system   *actors.System
 	notifier notifier
 	counters counters
+	unfit    atomic.Int64 // smallest tensor of a pass for none of which the host budget was enough
 
 	mu     sync.Mutex
 	passes map[*Pass]struct{} // in flight
@@ -121,6 +123,11 @@ func (e *Engine) Begin(ctx context.Context, kind PassKind, stream device.Stream)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("begin: %w", context.Cause(ctx))
+	}
+	if unfit := e.unfit.Load(); unfit > 0 && kind == Train {
+		limit := e.opts.hostBudget(len(e.devices))
+		return nil, fmt.Errorf("begin: nothing of an earlier pass fitted: %w",
+			&BudgetError{Place: device.OnHost, Asked: unfit, Limit: limit, Fits: limit / hostPage * hostPage})
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

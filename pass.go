@@ -37,6 +37,7 @@ type Pass struct {
 	unused   int
 	started  int   // offloads that were started
 	moved    int64 // bytes copied out
+	unfit    int64 // smallest tensor for which the whole host budget is too small
 	records  []Record
 }
 
@@ -324,6 +325,9 @@ func (p *Pass) finish(abort bool, over error) error {
 			c.ended.Add(1)
 		}
 		c.unused.Add(int64(p.unused))
+		if p.moved == 0 && p.unfit > 0 {
+			p.engine.unfit.Store(p.unfit)
+		}
 		info := p.info()
 		info.Aborted, info.Unused, info.Err = abort, p.unused, err
 		p.engine.notifier.passEnded(info)
@@ -392,6 +396,7 @@ func (p *Pass) call(r *run) error {
 	r.state.Store(uint32(q.State))
 	p.unused += q.Unused
 	p.moved += q.Moved
+	p.fits(q)
 	if q.Err != nil {
 		return q.Err
 	}
@@ -416,4 +421,16 @@ func (p *Pass) call(r *run) error {
 		r.revived = false
 	}
 	return nil
+}
+
+// fits notes for how small a tensor the whole host budget was too small.
+func (p *Pass) fits(q *messages.Request) {
+	unfit := q.Unfit
+	var full *BudgetError
+	if errors.As(q.Err, &full) && full.Place == device.OnHost && full.Asked > full.Limit {
+		unfit = full.Asked
+	}
+	if unfit > 0 && (p.unfit == 0 || unfit < p.unfit) {
+		p.unfit = unfit
+	}
 }

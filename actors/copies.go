@@ -118,7 +118,7 @@ func (d *deviceActor) makeRoom() error {
 		}
 		h, err := d.take(total)
 		if err != nil {
-			if d.keep(err, o.entry) {
+			if d.keep(err) {
 				continue
 			}
 			return fmt.Errorf("storage %q: %w", o.entry.storage.Name(), err)
@@ -135,7 +135,7 @@ func (d *deviceActor) makeRoom() error {
 		total += s.comb.Bytes()
 	}
 	if _, err := d.take(total); err != nil {
-		if !d.keep(err, d.packed[0].entry) {
+		if !d.keep(err) {
 			return fmt.Errorf("%d pieces: %w", len(d.packed), err)
 		}
 		d.packed = d.packed[:0]
@@ -144,12 +144,16 @@ func (d *deviceActor) makeRoom() error {
 	return d.stage(d.out)
 }
 
-// keep reports whether e stays on the device because there is no host memory.
-func (d *deviceActor) keep(err error, e *entry) bool {
+// keep reports whether what found no host memory stays on the device.
+func (d *deviceActor) keep(err error) bool {
 	if d.policy != KeepOnDevice || !errors.Is(err, ErrBudget) || d.lost != nil {
 		return false
 	}
 	d.stats.KeptForBudget++
+	var full *BudgetError
+	if errors.As(err, &full) && full.Asked > full.Limit && (d.unfit == 0 || full.Asked < d.unfit) {
+		d.unfit = full.Asked
+	}
 	return true
 }
 

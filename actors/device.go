@@ -42,6 +42,7 @@ type deviceActor struct {
 	staging  [2]device.Range // by transfer stream: through which pieces are packed
 	spare    []*hostBlock
 	taken    []*hostBlock // by the command that is being handled
+	unfit    int64        // smallest size for which the whole host budget is too small, in this command
 
 	// Scratch memory of the command that is being handled.
 	touched  []int
@@ -92,7 +93,7 @@ func (d *deviceActor) command(c *messages.Command) {
 	d.work.begin(origin)
 	g := d.ledger.group(c.Ticket, origin)
 	c.Ticket = g.ticket
-	d.taken = d.taken[:0]
+	d.taken, d.unfit = d.taken[:0], 0
 	if err := d.build(c, g); err != nil {
 		for i := range d.work.effects {
 			d.revert(&d.work.effects[i])
@@ -147,6 +148,7 @@ func (d *deviceActor) settled(c *messages.Command, g *group) {
 	for i := range d.work.effects {
 		r.Moved += d.work.effects[i].bytes
 	}
+	r.Unfit = d.unfit
 	if r.Explain && r.Moved > 0 {
 		c.Copied = d.copied(c.Copied[:0])
 	}

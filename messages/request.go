@@ -43,6 +43,7 @@ type Request struct {
 	Short   bool      // the device was not asked for anything
 	Unused  int       // Reset: tensors that were saved and never popped
 	Moved   int64     // StartOffload: bytes that were copied
+	Unfit   int64     // StartOffload: smallest size for which the whole host budget is too small
 	Records []Record  // Reset: what became of each tensor, if Explain was set at Open
 	Err     error
 	Reply   Reply
@@ -75,7 +76,7 @@ const (
 func (r *Request) Reset() {
 	r.Verb, r.Event, r.Stream, r.Explain = Fire, fsm.Push, device.Stream{}, false
 	r.Tensors, r.Indices, r.Records = r.Tensors[:0], r.Indices[:0], r.Records[:0]
-	r.State, r.First, r.Short, r.Unused, r.Moved, r.Err = fsm.Resident, 0, false, 0, 0, nil
+	r.State, r.First, r.Short, r.Unused, r.Moved, r.Unfit, r.Err = fsm.Resident, 0, false, 0, 0, 0, nil
 	c := &r.command
 	c.Request, c.Ticket, c.Items, c.Ops, c.Failed = r, 0, c.Items[:0], 0, false
 	c.Copied, c.Gainless = c.Copied[:0], c.Gainless[:0]
