@@ -30,6 +30,9 @@ var (
 	// ErrLayer is returned for a layer that the plan does not have, or that has
 	// no forward to run the backward of.
 	ErrLayer = errors.New("no such layer")
+	// ErrSecondBackward is returned for a second backward over one forward: what
+	// was saved is given back when the next backward begins.
+	ErrSecondBackward = errors.New("second backward")
 	// ErrNothingMoved is returned by End with Options.Strict when offloads were
 	// started in the pass and nothing was moved.
 	ErrNothingMoved = errors.New("nothing was moved")

@@ -69,6 +69,16 @@ func (p *Pass) Kind() PassKind { return p.kind }
 // Number returns the number of the pass, as listeners are told.
 func (p *Pass) Number() uint64 { return p.number }
 
+// Ended reports whether the pass has ended or was aborted.
+func (p *Pass) Ended() bool {
+	if p.engine.notifier.reentrant() {
+		return false // a listener is told of the end by PassEnded
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over != nil
+}
+
 // Forward says that the forward of the layer comes next on the pass's stream.
 // It does what the plan has for this point, and returns a new slot for what the
 // layer saves. A second Forward of a layer opens a second slot; what the plan
@@ -172,9 +182,12 @@ func (p *Pass) Backward(layer int) (*Slot, error) {
 		return nil, fmt.Errorf("backward of layer %d: %w: pass %d keeps nothing; begin a training pass", layer, ErrInference, p.number)
 	}
 	r := p.pending(layer)
+	if n := len(p.runs[layer]); r == nil && n > 0 {
+		return nil, fmt.Errorf("backward of layer %d: %w: each of its %d runs in pass %d has had its backward, and what it saved is given back; "+
+			"run a forward again, in this pass or another", layer, ErrSecondBackward, n, p.number)
+	}
 	if r == nil {
-		return nil, fmt.Errorf("backward of layer %d: %w: it has run forward %d times in pass %d, and each had its backward; call Forward first",
-			layer, ErrLayer, len(p.runs[layer]), p.number)
+		return nil, fmt.Errorf("backward of layer %d: %w: it has not run forward in pass %d; call Forward first", layer, ErrLayer, p.number)
 	}
 	p.turned = true
 	if p.previous != nil {
