@@ -69,7 +69,7 @@ func OpenAll(devs []device.Device, opts Options) (*Engine, error) {
 			Coalesce: opts.CoalesceBytes, KeepStrided: opts.KeepStrided},
 		Host:        hostmem.Config{SlabBytes: opts.SlabBytes, Budget: opts.hostBudget(len(devs)), PageBytes: hostPage},
 		Hooks:       e.notifier.hooks(),
-		EarlyCopies: opts.CopyAtPush, HostPolicy: opts.HostPolicy, DeviceBudget: opts.DeviceBudget,
+		EarlyCopies: opts.CopyAtPush, HostPolicy: opts.HostPolicy, RetainHost: opts.RetainHost, DeviceBudget: opts.DeviceBudget,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
@@ -156,6 +156,21 @@ func (e *Engine) Metrics() Metrics {
 	defer e.mu.Unlock()
 	stats, _ := e.system.Stats() // asking for counters cannot fail while the actors run
 	return e.counters.metrics(stats)
+}
+
+// Trim gives pinned host memory that is not in use back to the system. It waits
+// for the copies that are under way. Pinning it again takes time; call it
+// between phases of a program, not between steps.
+func (e *Engine) Trim() error {
+	if e.notifier.reentrant() {
+		return fmt.Errorf("trim: %w", ErrReentrant)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return fmt.Errorf("trim: %w", ErrClosed)
+	}
+	return e.system.Trim()
 }
 
 // Close aborts the passes in flight, waits for the copies, gives everything

@@ -38,6 +38,9 @@ var (
 	ErrNothingMoved = errors.New("nothing was moved")
 	// ErrBudget is what every [*BudgetError] is to errors.Is.
 	ErrBudget = actors.ErrBudget
+	// ErrShape is returned by StartOffload with Options.RetainHost for a tensor
+	// that no retained buffer can take. Nothing has been enqueued.
+	ErrShape = actors.ErrShape
 	// ErrReentrant is returned to a listener that calls the engine.
 	ErrReentrant = errors.New("called from within a listener")
 )

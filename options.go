@@ -73,6 +73,10 @@ type Options struct {
 	// HostPolicy says what happens to a tensor for which the host budget has no
 	// memory.
 	HostPolicy HostPolicy
+	// RetainHost lets a layer use the same host memory, at the same addresses, in
+	// every pass, from its first offload on. A tensor that no retained buffer of
+	// the layer can take is refused with [ErrShape] then.
+	RetainHost bool
 	// DeviceBudget is the device memory in use, in bytes, above which nothing is
 	// reloaded: a reload is refused with [ErrBudget] then, and works when memory
 	// has been given back. Zero: the device's own limit.
@@ -185,7 +189,7 @@ func (o *Options) String() string {
 		{"plan", plan}, {"layers", o.Layers}, {"dispatch", o.Dispatch},
 		{"min elements", o.MinElements}, {"min bytes", o.MinBytes}, {"coalesce", o.CoalesceBytes}, {"keep strided", o.KeepStrided},
 		{"copy at push", o.CopyAtPush}, {"explain", o.Explain}, {"strict", o.Strict},
-		{"host budget", o.HostBudget}, {"host policy", o.HostPolicy}, {"device budget", o.DeviceBudget},
+		{"host budget", o.HostBudget}, {"host policy", o.HostPolicy}, {"retain host", o.RetainHost}, {"device budget", o.DeviceBudget},
 		{"layer bytes", o.LayerBytes}, {"slab bytes", o.SlabBytes},
 	} {
 		fmt.Fprintf(&b, "%-13s %v\n", f.name, f.value)

@@ -89,6 +89,7 @@ explain       false
 strict        false
 host budget   1048576
 host policy   keep on the device
+retain host   false
 device budget 0
 layer bytes   0
 slab bytes    67108864

@@ -19,6 +19,8 @@ func (d *deviceActor) control(c *messages.Control) {
 		c.Err = d.flush(c.Pass)
 	case messages.Mark:
 		c.Err = d.mark(c)
+	case messages.Trim:
+		c.Err = d.trim()
 	case messages.Stop:
 		c.Err = d.stop()
 		c.Stats = d.query()
@@ -73,20 +75,10 @@ func (d *deviceActor) stop() error {
 	if err := d.flush(0); err != nil {
 		errs = append(errs, err)
 	}
-	out, in := d.order.streams[d.out].id, d.order.streams[d.in].id
-	drained := device.Batch{Origin: device.Origin{Action: "close"}, Ops: []device.Op{
-		{Kind: device.SyncStream, Stream: out}, {Kind: device.SyncStream, Stream: in},
-	}}
-	if err := d.send(&drained); err != nil {
+	if err := d.trim(); err != nil {
 		return errors.Join(append(errs, err)...) // memory may still be in use: it is kept
 	}
-	for _, e := range d.fences {
-		d.order.drop(e)
-	}
-	d.fences = nil
-	d.pool.Passed(func(*event) bool { return true })
 	last := device.Batch{Origin: device.Origin{Action: "close"}}
-	last.Ops = append(last.Ops, d.pool.Trim()...)
 	for _, s := range []int{d.out, d.in} {
 		if r := d.staging[s]; r.Bytes > 0 {
 			last.Ops = append(last.Ops, device.Op{Kind: device.Free, Stream: d.order.streams[s].id, Dst: r})
@@ -97,9 +89,41 @@ func (d *deviceActor) stop() error {
 			last.Ops = append(last.Ops, device.Op{Kind: device.Retire, Event: e.kept})
 		}
 	}
-	last.Ops = append(last.Ops, device.Op{Kind: device.CloseStream, Stream: out}, device.Op{Kind: device.CloseStream, Stream: in})
+	for _, s := range []int{d.out, d.in} {
+		last.Ops = append(last.Ops, device.Op{Kind: device.CloseStream, Stream: d.order.streams[s].id})
+	}
 	if err := d.send(&last); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// trim waits for the copies and unpins the host memory that is not in use.
+func (d *deviceActor) trim() error {
+	if d.lost != nil {
+		return d.lost
+	}
+	drained := device.Batch{Origin: device.Origin{Action: "trim"}, Ops: []device.Op{
+		{Kind: device.SyncStream, Stream: d.order.streams[d.out].id},
+		{Kind: device.SyncStream, Stream: d.order.streams[d.in].id},
+	}}
+	if err := d.send(&drained); err != nil {
+		return err
+	}
+	d.clearShelves()
+	for _, e := range d.fences {
+		d.order.drop(e)
+	}
+	d.fences = d.fences[:0]
+	d.pool.Passed(func(*event) bool { return true })
+	unpin := device.Batch{Origin: drained.Origin, Ops: d.pool.Trim()}
+	if len(unpin.Ops) == 0 {
+		return nil
+	}
+	err := d.send(&unpin)
+	if n := enqueued(&unpin, err); err != nil && n < len(unpin.Ops) {
+		_, _, _ = d.pool.Failed(nil, n)
+	}
+	d.pool.Passed(func(*event) bool { return true }) // the ids of the slabs go back
+	return err
 }

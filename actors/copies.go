@@ -67,15 +67,19 @@ func (d *deviceActor) copyOut(g *group) error {
 			d.divide(e)
 		}
 	}
-	if err := d.makeRoom(); err != nil {
+	d.reserve(g)
+	packed, err := d.makeRoom(g)
+	if err != nil {
 		d.untake()
+		d.restock(g.shelf, false)
 		return err
 	}
+	d.restock(g.shelf, true)
 	for _, o := range d.direct {
 		d.copyDirect(o)
 	}
-	if len(d.packed) > 0 {
-		d.copyPacked(d.taken[len(d.taken)-1], d.staging[d.out])
+	if packed != nil {
+		d.copyPacked(packed, d.staging[d.out])
 	}
 	d.endCopyOut()
 	return nil
@@ -107,41 +111,40 @@ func (d *deviceActor) divide(e *entry) {
 }
 
 // makeRoom takes host memory for all that is to be copied: a block for each
-// entry that is copied directly, and one for all that is packed, the last. What
-// finds no memory is kept on the device, if that is the policy.
-func (d *deviceActor) makeRoom() error {
+// entry that is copied directly, and one for all that is packed, which it
+// returns. What finds no memory is kept on the device, if that is the policy.
+func (d *deviceActor) makeRoom(g *group) (packed *hostBlock, err error) {
 	kept := d.direct[:0]
 	for _, o := range d.direct {
 		total := int64(0)
 		for _, c := range d.combs[o.first:o.last] {
 			total += c.Bytes()
 		}
-		h, err := d.take(total)
+		h, err := d.take(g, total)
 		if err != nil {
 			if d.keep(err) {
 				continue
 			}
-			return fmt.Errorf("storage %q: %w", o.entry.storage.Name(), err)
+			return nil, fmt.Errorf("storage %q: %w", o.entry.storage.Name(), err)
 		}
 		o.host = h
 		kept = append(kept, o)
 	}
 	d.direct = kept
 	if len(d.packed) == 0 {
-		return nil
+		return nil, nil
 	}
 	total := int64(0)
 	for _, s := range d.packed {
 		total += s.comb.Bytes()
 	}
-	if _, err := d.take(total); err != nil {
-		if !d.keep(err) {
-			return fmt.Errorf("%d pieces: %w", len(d.packed), err)
-		}
-		d.packed = d.packed[:0]
-		return nil
+	if packed, err = d.take(g, total); err == nil {
+		err = d.stage(d.out)
 	}
-	return d.stage(d.out)
+	if err != nil && !d.keep(err) {
+		return nil, fmt.Errorf("%d pieces: %w", len(d.packed), err)
+	}
+	return packed, nil
 }
 
 // keep reports whether what found no host memory stays on the device.
@@ -172,6 +175,7 @@ func (d *deviceActor) copyDirect(o outgoing) {
 // users of h, and notes that e is copied by this batch.
 func (d *deviceActor) beforeCopy(e *entry, h *hostBlock) {
 	d.produced(e, d.out)
+	d.work.wait(d.out, e.in, device.AfterCopyIn) // it may have come back and not been popped
 	for _, fence := range h.fences {
 		d.work.wait(d.out, fence, device.AfterHostReader)
 	}

@@ -35,8 +35,10 @@ type deviceActor struct {
 	lost   error // once the device's context is lost
 
 	marks    map[*device.Storage]*mark
-	budget   int64           // of device memory in use, for reloads; zero: the device's own
-	policy   HostPolicy      // when the host budget has no memory
+	budget   int64      // of device memory in use, for reloads; zero: the device's own
+	policy   HostPolicy // when the host budget has no memory
+	retain   bool       // host memory stays with the layers
+	shelves  map[shelfKey][]*shelf
 	early    bool            // copy out at push instead of at start-offload
 	coalesce int64           // bytes from which the small tensors of a group are moved together
 	staging  [2]device.Range // by transfer stream: through which pieces are packed
@@ -74,6 +76,7 @@ func newDeviceActor(dev device.Device, cfg *Config, hooks *Hooks) *deviceActor {
 		dev: dev, id: dev.Info().ID, ids: ids, hooks: hooks, pool: hostmem.New[*event](cfg.Host, ids),
 		ledger: newLedger(), marks: make(map[*device.Storage]*mark), early: cfg.EarlyCopies, coalesce: cfg.Limits.Coalesce,
 		budget: cfg.DeviceBudget, policy: cfg.HostPolicy,
+		retain: cfg.RetainHost, shelves: make(map[shelfKey][]*shelf),
 	}
 	d.watch, _ = dev.(watcher)
 	d.order.ids = ids

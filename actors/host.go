@@ -15,6 +15,9 @@ type hostBlock struct {
 	fences []*event // of earlier users of the memory
 	parts  int      // that are in it
 	last   *event   // follows the last copy that wrote or read it
+
+	retained bool // it stays on a shelf
+	offered  bool // it was chosen for the batch that is being built
 }
 
 // part is bytes of an entry that are on the host, or will be when its out event
@@ -26,9 +29,13 @@ type part struct {
 	packed bool  // copied through the staging buffer, together with others
 }
 
-// take takes host memory from the pool. Memory that has to be pinned first is pinned now, by a batch of
-// its own, so that a failure is a refusal.
-func (d *deviceActor) take(n int64) (*hostBlock, error) {
+// take takes host memory for the group from its shelf or the pool. Memory that
+// has to be pinned first is pinned now, by a batch of its own, so that a failure
+// is a refusal.
+func (d *deviceActor) take(g *group, n int64) (*hostBlock, error) {
+	if g.shelf != nil && g.shelf.filled {
+		return d.fromShelf(g.shelf, n)
+	}
 	b, ops, err := d.pool.Take(n)
 	var failure error
 	for err == nil && len(ops) > 0 {
@@ -57,6 +64,7 @@ func (d *deviceActor) take(n int64) (*hostBlock, error) {
 	if k := len(d.spare); k > 0 {
 		h, d.spare = d.spare[k-1], d.spare[:k-1]
 	}
+	h.retained, h.offered = false, false
 	h.block, h.fences = b, append(h.fences[:0], b.Fences()...)
 	d.taken = append(d.taken, h)
 	return h, nil
@@ -101,7 +109,7 @@ func (d *deviceActor) returnHost(e *entry, g *group) {
 		return
 	}
 	for _, p := range e.parts {
-		if p.host.parts--; p.host.parts == 0 {
+		if p.host.parts--; p.host.parts == 0 && !p.host.retained {
 			d.give(p.host)
 		}
 	}

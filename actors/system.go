@@ -45,6 +45,7 @@ type Config struct {
 	Hooks    Hooks
 
 	EarlyCopies  bool       // begin to copy out when a tensor is pushed
+	RetainHost   bool       // a layer uses the same host memory in every pass
 	HostPolicy   HostPolicy // when the host budget has no memory
 	DeviceBudget int64      // device memory in use above which nothing is reloaded; zero: the device's limit
 }
@@ -163,6 +164,9 @@ func (s *System) Flush(device int, pass uint64) error {
 	s.control(device, &c)
 	return c.Err
 }
+
+// Trim gives back pinned host memory that is not in use. It waits for the copies.
+func (s *System) Trim() error { return s.each(messages.Trim, nil) }
 
 // Mark says that the storages are complete at the present point of the stream,
 // for the pass.

@@ -160,6 +160,8 @@ const (
 	Flush
 	// Mark records that storages are complete.
 	Mark
+	// Trim gives back host memory that is not in use.
+	Trim
 	// Stop drains the device and gives everything back.
 	Stop
 )
