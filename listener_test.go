@@ -33,7 +33,7 @@ func TestListenerNilFunctions(t *testing.T) {
 		{"transition", &offload.EventListener{Transition: func(i offload.TransitionInfo) { note(i.Event.String()) }},
 			"push start-offload reset"},
 		{"batch", &offload.EventListener{Batch: func(i offload.BatchInfo) { note(i.Batch.Origin.Action) }},
-			"open push pin start-offload reset close close"},
+			"open push pin start-offload reset close close close"},
 		{"panic", &offload.EventListener{Panic: func(err *offload.PanicError) { note(err.Error()) }}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -20,7 +20,7 @@ func (d *deviceActor) control(c *messages.Control) {
 	case messages.Mark:
 		c.Err = d.mark(c)
 	case messages.Trim:
-		c.Err = d.trim()
+		c.Err = d.trim("trim")
 	case messages.Stop:
 		c.Err = d.stop()
 		c.Stats = d.query()
@@ -75,7 +75,7 @@ func (d *deviceActor) stop() error {
 	if err := d.flush(0); err != nil {
 		errs = append(errs, err)
 	}
-	if err := d.trim(); err != nil {
+	if err := d.trim("close"); err != nil {
 		return errors.Join(append(errs, err)...) // memory may still be in use: it is kept
 	}
 	last := device.Batch{Origin: device.Origin{Action: "close"}}
@@ -98,12 +98,13 @@ func (d *deviceActor) stop() error {
 	return errors.Join(errs...)
 }
 
-// trim waits for the copies and unpins the host memory that is not in use.
-func (d *deviceActor) trim() error {
+// trim waits for the copies and unpins the host memory that is not in use, by
+// batches named for the action.
+func (d *deviceActor) trim(action string) error {
 	if d.lost != nil {
 		return d.lost
 	}
-	drained := device.Batch{Origin: device.Origin{Action: "trim"}, Ops: []device.Op{
+	drained := device.Batch{Origin: device.Origin{Action: action}, Ops: []device.Op{
 		{Kind: device.SyncStream, Stream: d.order.streams[d.out].id},
 		{Kind: device.SyncStream, Stream: d.order.streams[d.in].id},
 	}}

@@ -175,7 +175,6 @@ func (d *deviceActor) copyDirect(o outgoing) {
 // users of h, and notes that e is copied by this batch.
 func (d *deviceActor) beforeCopy(e *entry, h *hostBlock) {
 	d.produced(e, d.out)
-	d.work.wait(d.out, e.in, device.AfterCopyIn) // it may have come back and not been popped
 	for _, fence := range h.fences {
 		d.work.wait(d.out, fence, device.AfterHostReader)
 	}

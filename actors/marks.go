@@ -33,6 +33,9 @@ func (d *deviceActor) mark(c *messages.Control) error {
 		}
 	}
 	d.work.begin(device.Origin{Action: "mark", Pass: c.Pass})
+	for _, st := range c.Storages {
+		d.arrived(st, s)
+	}
 	ev, _ := d.work.record(s)
 	ev.refs++
 	defer d.order.drop(ev)

@@ -20,6 +20,9 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 			return err
 		}
 	}
+	for _, item := range c.Items {
+		d.arrived(item.Storage, s)
+	}
 	var ready *event
 	var op int
 	for _, item := range c.Items {
@@ -45,6 +48,14 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 		_ = d.copyOut(g)
 	}
 	return nil
+}
+
+// arrived orders stream s after the copy in of a storage that is on its way back
+// for another slot. The caller has not popped it there, so that it cannot know.
+func (d *deviceActor) arrived(st *device.Storage, s int) {
+	if e := d.ledger.entries[st]; e != nil {
+		d.work.wait(s, e.in, device.AfterCopyIn)
+	}
 }
 
 // makeReady notes that e is ready at ev, which operation op records.
