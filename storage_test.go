@@ -377,3 +377,22 @@ func TestSharedByTwoEngines(t *testing.T) {
 	b.must(p2.End())
 	b.must(second.Close())
 }
+
+// A storage that is on its way back may be saved in another layer. Its stream is
+// ordered after the copy in, although nobody has popped it there.
+func TestPushedWhileReloading(t *testing.T) {
+	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+		b := manual(t, d)
+		defer b.close()
+		p := b.begin()
+		x := b.Tensor(b.Compute, "x", 4096)
+		s0, s1 := b.forward(p, 0), b.forward(p, 1)
+		v1 := b.pushTensor(s1, x)
+		b.reach(s1, fsm.Reloading)
+		v0 := b.pushTensor(s0, x)
+		b.pop(s0, v0, "x") // where it was pushed: this asks the device for nothing
+		b.must(s0.StartOffload())
+		b.pop(s1, v1, "x")
+		b.must(p.End())
+	})
+}
