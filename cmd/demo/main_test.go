@@ -14,11 +14,20 @@ import (
 	"offload/internal/mnist"
 )
 
-// digits writes MNIST files of made-up images, which can be told apart by a
-// bright row, and returns their folder.
-func digits(t *testing.T, training, test int) string {
+// digits writes MNIST files with the given contents by name, and returns their folder.
+func digits(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
+	for name, content := range files {
+		write(t, filepath.Join(dir, name), content)
+	}
+	return dir
+}
+
+// madeUp returns the files of made-up images, which can be told apart by a
+// bright row.
+func madeUp(training, test int) map[string][]byte {
+	files := make(map[string][]byte)
 	rng := rand.New(rand.NewPCG(9, 9))
 	for _, set := range []struct {
 		name string
@@ -39,10 +48,10 @@ func digits(t *testing.T, training, test int) string {
 				images = append(images, pixel)
 			}
 		}
-		write(t, filepath.Join(dir, set.name+"-images-idx3-ubyte"), images)
-		write(t, filepath.Join(dir, set.name+"-labels-idx1-ubyte"), labels)
+		files[set.name+"-images-idx3-ubyte"] = images
+		files[set.name+"-labels-idx1-ubyte"] = labels
 	}
-	return dir
+	return files
 }
 
 func write(t *testing.T, path string, content []byte) {
@@ -104,12 +113,13 @@ func (i invocation) failed(t *testing.T, status int, want string) {
 
 // TestMistakes gives bad flags and bad data.
 func TestMistakes(t *testing.T) {
-	good := digits(t, 20, 10)
-	lacking := digits(t, 20, 10)
+	few := madeUp(20, 10)
+	good := digits(t, few)
+	lacking := digits(t, few)
 	if err := os.Remove(filepath.Join(lacking, "t10k-labels-idx1-ubyte")); err != nil {
 		t.Fatal(err)
 	}
-	damaged := digits(t, 20, 10)
+	damaged := digits(t, few)
 	if err := os.Truncate(filepath.Join(damaged, "train-images-idx3-ubyte"), 1000); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,8 @@ func (d *demo) open(s setting) (*session, error) {
 	return ses, nil
 }
 
-// listener writes to log, and notes which layers move.
+// listener writes to log, and notes which layers move. With inline dispatch the
+// engine calls it on the goroutine that trains, so the map needs no lock.
 func (s *session) listener(log zerolog.Logger) *offload.EventListener {
 	l := offload.LogTo(log)
 	write := l.Batch
