@@ -5,16 +5,23 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
-	"testing"
 
 	"offload"
 	"offload/device"
 	"offload/device/sim"
 )
 
+// TB is what a rig needs of a test; *testing.T and *rapid.T have it.
+type TB interface {
+	Helper()
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+}
+
 // Rig is a simulated device with what tests need around it.
 type Rig struct {
-	T       testing.TB
+	T       TB
 	Sim     *sim.Device
 	Gate    *Gate         // around Sim; engines are opened on it
 	IDs     *device.IDs   // of the test
@@ -28,7 +35,7 @@ type Rig struct {
 }
 
 // New makes a device and opens a compute stream on it.
-func New(t testing.TB, cfg sim.Config) *Rig {
+func New(t TB, cfg sim.Config) *Rig {
 	t.Helper()
 	r := &Rig{T: t, Sim: sim.New(cfg), seeds: make(map[string]uint64)}
 	r.Gate = &Gate{Device: r.Sim}
