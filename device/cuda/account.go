@@ -25,9 +25,14 @@ func (a *account) take(n int64) error {
 	if a.limit > 0 && n > a.limit-a.inUse {
 		return fmt.Errorf("%w: %d bytes asked for, %d in use, limit %d", device.ErrOutOfMemory, n, a.inUse, a.limit)
 	}
+	a.add(n)
+	return nil
+}
+
+// add counts n bytes more that cannot be refused any more.
+func (a *account) add(n int64) {
 	a.inUse += n
 	a.peak = max(a.peak, a.inUse)
-	return nil
 }
 
 // give counts n bytes less.

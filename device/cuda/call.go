@@ -60,3 +60,13 @@ func (c *Call) address(r device.Range, declared []span, access string) uintptr {
 	}
 	panic(fmt.Sprintf("kernel %q asks for %v, which its launch does not declare as %s", c.Name(), r, access))
 }
+
+// run calls the launcher. A panic becomes an error.
+func (c *Call) run(launch Launcher) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: the launcher of kernel %q panicked: %v", device.ErrInvalid, c.Name(), p)
+		}
+	}()
+	return launch(c)
+}

@@ -14,20 +14,20 @@ type Device struct {
 	info device.Info
 	drv  driver
 
-	mu       sync.Mutex
-	idle     sync.Cond // blocked has become 0
-	blocked  int       // calls that have let go of mu and block in the driver
-	closed   bool
-	lost     error // what every call returns since the context failed
-	kernels  map[string]Launcher
-	spaces   []space // by number; 0 is not used
-	adopted  *device.IDs
-	memory   account
-	pinned   account
-	spare    []*mark
-	list     []command // of the batch that is being translated
-	changes  []change  // that the commands in list made in the tables
-	launches Call
+	mu      sync.Mutex
+	idle    sync.Cond // blocked has become 0
+	blocked int       // calls that have let go of mu and block in the driver
+	closed  bool
+	lost    error // what every call returns since the context failed
+	kernels map[string]Launcher
+	spaces  []space // by number; 0 is not used
+	adopted *device.IDs
+	memory  account
+	pinned  account
+	spare   []*mark
+	list    []command // of the batch that is being translated
+	changes []change  // that the commands in list made in the tables
+	call    Call      // of the launch that is under way
 }
 
 var _ device.Device = (*Device)(nil)

@@ -66,6 +66,9 @@ func (e *DriverError) fatal() bool {
 // answered turns an answer of the driver into the error of an operation, and
 // notes that the device is lost if it is.
 func (d *Device) answered(err error) error {
+	if err == nil {
+		return nil
+	}
 	var answer *DriverError
 	if !errors.As(err, &answer) || !answer.fatal() {
 		return err

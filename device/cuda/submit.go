@@ -20,16 +20,12 @@ type request struct {
 // A change is what a command made of a table entry, and what was there before.
 type change struct {
 	command int32
-	event   device.Event  // zero: it was a buffer
+	event   device.Event  // the entry that was changed; zero: it was a buffer's
 	buffer  device.Buffer // likewise
-	before  entry
-}
 
-// An entry is a table entry of either kind, with the memory in use.
-type entry struct {
-	event  event
-	buffer buffer
-	memory account
+	eventWas  event
+	bufferWas buffer
+	memoryWas account
 }
 
 // Submit enqueues the operations of b. It blocks for SyncStream and SyncEvent,
@@ -55,7 +51,7 @@ func (d *Device) Submit(b *device.Batch) error {
 // next translates one operation. What stands before it is enqueued first if it
 // acts at once or is refused.
 func (r *request) next() error {
-	if r.op.Kind.atOnce() {
+	if atOnce(r.op.Kind) {
 		if err := r.flush(); err != nil {
 			return err
 		}
@@ -119,16 +115,22 @@ func (r *request) failed(c *command, err error) error {
 
 // undo puts back what a command changed that was not enqueued.
 func (r *request) undo(c *change) {
-	r.memory = c.before.memory
+	r.memory = c.memoryWas
 	if !c.event.IsZero() {
 		e := &r.space(c.event.Space).events[c.event.Index]
-		m := e.mark // the newest one is as good
-		*e = c.before.event
-		e.mark = m
+		m := e.mark
+		*e = c.eventWas
+		switch {
+		case e.mark == nil:
+			e.mark = m // for the next record
+		case e.mark != m: // it was set aside because something blocks on it
+			e.mark.dropped = false
+			r.dropMark(m)
+		}
 		return
 	}
 	b := r.entry(c.buffer)
-	*b = c.before.buffer
+	*b = c.bufferWas
 	r.resolve(b)
 }
 
