@@ -7,14 +7,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
 )
 
-// automatic is the value of a flag that was left to the program.
-const automatic = -1
+// automatic is the value of a size or count that was left to the program.
+const automatic = 0
 
 // The bounds of the flags keep every product of two of them far from an overflow.
 const (
@@ -31,7 +32,7 @@ type config struct {
 	width   int
 	batch   int
 	steps   int
-	offload int      // layers to offload, or automatic
+	offload count    // layers to offload, or automatic
 	limit   byteSize // of device memory, or automatic
 	seed    uint64
 	data    string
@@ -62,6 +63,25 @@ func (s *byteSize) Set(text string) error {
 	return nil
 }
 
+// count is a flag that is a positive number if it is given.
+type count int
+
+func (n *count) String() string {
+	if *n == automatic {
+		return ""
+	}
+	return strconv.Itoa(int(*n))
+}
+
+func (n *count) Set(text string) error {
+	x, err := strconv.Atoi(text)
+	if err != nil || x < 1 {
+		return errors.New("want a number from 1 on")
+	}
+	*n = count(x)
+	return nil
+}
+
 // logLevel is a flag such as debug.
 type logLevel zerolog.Level
 
@@ -83,7 +103,7 @@ func (l *logLevel) Set(text string) error {
 
 // newFlags returns the flags and where their values go, defaults for now.
 func newFlags() (*flag.FlagSet, *config) {
-	c := &config{limit: automatic, log: logLevel(zerolog.WarnLevel)}
+	c := &config{log: logLevel(zerolog.WarnLevel)}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // Parse would print the usage after every error
 	flags.StringVar(&c.device, "device", "sim", "`device` to train on: sim, the simulated device")
@@ -91,7 +111,7 @@ func newFlags() (*flag.FlagSet, *config) {
 	flags.IntVar(&c.width, "width", 128, "`features` between the blocks")
 	flags.IntVar(&c.batch, "batch", 2048, "`images` of a training step")
 	flags.IntVar(&c.steps, "steps", 100, "training steps of each run")
-	flags.IntVar(&c.offload, "offload", automatic, "offload the first `N` layers (default the number of blocks)")
+	flags.Var(&c.offload, "offload", "offload the first `N` layers (default the number of blocks)")
 	flags.Var(&c.limit, "device-memory", "`size` of the device memory of the limited and the offloaded run, such as 24MiB\n"+
 		"(default half-way between what a step needs with and without offloading)")
 	flags.Uint64Var(&c.seed, "seed", 1, "`number` that fixes weights, batches and the order of the simulated device")
@@ -117,7 +137,7 @@ func parse(args []string) (config, error) {
 		return config{}, err
 	}
 	if c.offload == automatic {
-		c.offload = c.layers
+		c.offload = count(c.layers)
 	}
 	return *c, nil
 }
@@ -149,7 +169,7 @@ func (c *config) validate() error {
 	within("batch", c.batch, 1, maxBatch)
 	within("steps", c.steps, 1, maxSteps)
 	if c.offload != automatic && c.layers >= 1 && c.layers <= maxLayers {
-		within("offload", c.offload, 1, layersOf(c.layers)-1)
+		within("offload", int(c.offload), 1, layersOf(c.layers)-1)
 	}
 	if c.json != "" {
 		if err := checkTarget(c.json); err != nil {

@@ -14,7 +14,7 @@ import (
 
 var defaults = config{
 	device: "sim", layers: 6, width: 128, batch: 2048, steps: 100, offload: 6,
-	limit: automatic, seed: 1, log: logLevel(zerolog.WarnLevel),
+	seed: 1, log: logLevel(zerolog.WarnLevel),
 }
 
 func TestParse(t *testing.T) {
@@ -73,7 +73,8 @@ func TestParseRefuses(t *testing.T) {
 		{"no width", "-width 0", "-width 0: want from 1 to 16384"},
 		{"a negative batch", "-batch -1", "-batch -1: want from 1 to 1048576"},
 		{"no steps", "-steps 0", "-steps 0: want from 1 to 1048576"},
-		{"nothing to offload", "-offload 0", "-offload 0: want from 1 to 7"},
+		{"nothing to offload", "-offload 0", `invalid value "0" for flag -offload: want a number from 1 on`},
+		{"less than nothing to offload", "-offload -1", "want a number from 1 on"},
 		{"the running layer offloaded", "-offload 8", "-offload 8: want from 1 to 7"},
 		{"a negative seed", "-seed -1", `invalid value "-1" for flag -seed`},
 		{"a size in no unit", "-device-memory 24potatoes", `invalid value "24potatoes" for flag -device-memory: want a size such as 24MiB`},
@@ -102,6 +103,9 @@ func TestParseHelp(t *testing.T) {
 	}
 	var text strings.Builder
 	usage(&text)
+	if strings.Contains(text.String(), "(default )") {
+		t.Errorf("usage names an empty default:\n%s", &text)
+	}
 	for _, name := range []string{"device", "layers", "width", "batch", "steps", "offload", "device-memory", "seed", "data", "json", "log", "quiet"} {
 		if !strings.Contains(text.String(), "\n  -"+name) {
 			t.Errorf("usage does not tell of -%s:\n%s", name, &text)

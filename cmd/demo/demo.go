@@ -46,7 +46,7 @@ func (d *demo) run(ctx context.Context) (*results, error) {
 	limit := int64(d.config.limit)
 	if limit == automatic {
 		// One step more, to see what offloading needs.
-		if r.trial, err = d.train(ctx, setting{name: "trial", offload: d.config.offload, steps: 1}, nil); err != nil {
+		if r.trial, err = d.train(ctx, setting{name: "trial", offload: int(d.config.offload), steps: 1}, nil); err != nil {
 			return nil, err
 		}
 		if limit, err = chooseLimit(r.trial, r.resident); err != nil {
@@ -57,7 +57,7 @@ func (d *demo) run(ctx context.Context) (*results, error) {
 	if r.limited, err = d.train(ctx, setting{name: "limited", limit: limit, steps: d.config.steps}, nil); err != nil {
 		return nil, err
 	}
-	offloaded := setting{name: "offloaded", limit: limit, offload: d.config.offload, steps: d.config.steps}
+	offloaded := setting{name: "offloaded", limit: limit, offload: int(d.config.offload), steps: d.config.steps}
 	r.offloaded, err = d.train(ctx, offloaded, func(s *session) error { return r.evaluate(ctx, s, d.test) })
 	if err != nil {
 		return nil, err
