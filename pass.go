@@ -439,9 +439,11 @@ func (p *Pass) call(r *run) error {
 // fits notes for how small a tensor the whole host budget was too small.
 func (p *Pass) fits(q *messages.Request) {
 	unfit := q.Unfit
-	var full *BudgetError
-	if errors.As(q.Err, &full) && full.Place == device.OnHost && full.Asked > full.Limit {
-		unfit = full.Asked
+	if q.Err != nil {
+		var full *BudgetError
+		if errors.As(q.Err, &full) && full.Place == device.OnHost && full.Asked > full.Limit {
+			unfit = full.Asked
+		}
 	}
 	if unfit > 0 && (p.unfit == 0 || unfit < p.unfit) {
 		p.unfit = unfit

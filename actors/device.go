@@ -256,11 +256,11 @@ func (d *deviceActor) send(b *device.Batch) (err error) {
 
 // enqueued returns how many operations of b took effect.
 func enqueued(b *device.Batch, err error) int {
-	var failed *device.Error
-	switch {
-	case err == nil:
+	if err == nil {
 		return len(b.Ops)
-	case errors.As(err, &failed):
+	}
+	var failed *device.Error
+	if errors.As(err, &failed) {
 		return min(max(failed.Index, 0), len(b.Ops))
 	}
 	return 0

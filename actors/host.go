@@ -60,9 +60,11 @@ func (d *deviceActor) take(g *group, n int64) (*hostBlock, error) {
 		return nil, &BudgetError{Place: device.OnHost, Asked: n, InUse: s.InUse + s.Fenced, Limit: s.Limit, Fits: s.Free,
 			Top: d.holdings((*entry).hosted)}
 	}
-	h := new(hostBlock)
+	var h *hostBlock
 	if k := len(d.spare); k > 0 {
 		h, d.spare = d.spare[k-1], d.spare[:k-1]
+	} else {
+		h = new(hostBlock)
 	}
 	h.retained, h.offered = false, false
 	h.block, h.fences = b, append(h.fences[:0], b.Fences()...)

@@ -178,7 +178,9 @@ func (m *IDs) Event() Event {
 func (m *IDs) PutEvent(e Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.events.put(e.Index, e.Gen, e)
+	if !m.events.put(e.Index, e.Gen) {
+		panic(fmt.Sprintf("device: %v put back, but it is not in use", e))
+	}
 }
 
 // Buffer mints the id of a buffer. It exists on the device after [Alloc] or [Pin].
@@ -193,7 +195,9 @@ func (m *IDs) Buffer(p Place) Buffer {
 func (m *IDs) PutBuffer(b Buffer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.buffers[b.Place].put(b.Index, b.Gen, b)
+	if !m.buffers[b.Place].put(b.Index, b.Gen) {
+		panic(fmt.Sprintf("device: %v put back, but it is not in use", b))
+	}
 }
 
 // NewStorage mints a device buffer and describes it as [NewStorage] does. The
@@ -228,16 +232,18 @@ func (p *pool) take() (index, gen uint32) {
 	return uint32(len(p.gens) - 1), 1
 }
 
-// put panics when the id is not the current one: putting an id back twice
-// would give the same id to two owners, which is wrong bytes later on.
-func (p *pool) put(index, gen uint32, id fmt.Stringer) {
+// put reports whether the id was in use. One that was not is a defect of the
+// caller: putting an id back twice would give it to two owners, which is wrong
+// bytes later on.
+func (p *pool) put(index, gen uint32) bool {
 	if int(index) >= len(p.gens) || p.gens[index] != gen {
-		panic(fmt.Sprintf("device: %v put back, but it is not in use", id))
+		return false
 	}
 	p.gens[index]++ // a second put of the same generation is noticed
 	if p.gens[index] < 1<<32-2 {
 		p.free = append(p.free, index) // else the index is retired: its generations are used up
 	}
+	return true
 }
 
 func (p *pool) out() int {
