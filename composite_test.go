@@ -1,0 +1,486 @@
+package offload_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"offload"
+	"offload/device"
+	"offload/fsm"
+	"offload/schedule"
+	"offload/tests/rig"
+)
+
+// list is the simplest composite.
+type list []device.Tensor
+
+func (l list) Components() []device.Tensor { return append([]device.Tensor(nil), l...) }
+
+func (l list) WithComponents(cs []device.Tensor) (offload.Composite, error) {
+	if len(cs) != len(l) {
+		return nil, fmt.Errorf("%w: %d tensors for a list of %d", offload.ErrComposite, len(cs), len(l))
+	}
+	return append(list(nil), cs...), nil
+}
+
+// limit is the size limit of the engines of the composite tests; large components
+// are above it, small ones below.
+const (
+	limit = 1024
+	large = 4096
+	small = 64
+)
+
+// part makes a tensor that fills a storage of its own.
+func (b *bench) part(name string, class device.Class, dt device.DType, shape ...int) device.Tensor {
+	b.t.Helper()
+	t := device.Tensor{DType: dt, Shape: shape}
+	x := b.TensorOf(b.Compute, name, class, t.Bytes())
+	t.Storage = x.Storage
+	return t
+}
+
+func (b *bench) payload(name string) device.Tensor {
+	return b.part(name, device.Activation, device.Float8E4M3, 64, large/64)
+}
+
+func (b *bench) scales(name string) device.Tensor {
+	return b.part(name, device.Activation, device.Scale8E0M0, small)
+}
+
+func (b *bench) amax(name string) device.Tensor {
+	return b.part(name, device.Activation, device.Float32, 1)
+}
+
+func (b *bench) control(name string) device.Tensor {
+	return b.part(name, device.Index, device.Int64, 2)
+}
+
+// mx returns a value of which the given directions are there.
+func (b *bench) mx(name string, row, column bool) *offload.Quantized {
+	q := &offload.Quantized{Format: offload.MXFP8, DType: device.BFloat16, Shape: []int{64, large / 64}, Swizzled: true}
+	if row {
+		q.RowData, q.RowInverseScale = b.payload(name+" row"), b.scales(name+" row scale")
+	}
+	if column {
+		q.ColumnData, q.ColumnInverseScale = b.payload(name+" column"), b.scales(name+" column scale")
+	}
+	return q
+}
+
+func (b *bench) nv(name string) *offload.Quantized {
+	q := b.mx(name, true, true)
+	q.Format, q.RowAmax, q.ColumnAmax = offload.NVFP4, b.amax(name+" row amax"), b.amax(name+" column amax")
+	return q
+}
+
+// grouped returns two members in one group, of which every component is there.
+func (b *bench) grouped(name string) *offload.Grouped {
+	return &offload.Grouped{
+		RowData: b.payload(name + " row"), ColumnData: b.payload(name + " column"),
+		RowInverseScale: b.scales(name + " row scale"), ColumnInverseScale: b.scales(name + " column scale"),
+		RowAmax:    b.part(name+" row amax", device.Activation, device.Float32, 2),
+		ColumnAmax: b.part(name+" column amax", device.Activation, device.Float32, 2),
+		Scale:      b.part(name+" scale", device.Activation, device.Float32, 2),
+		FirstDims:  b.control(name + " first dims"), LastDims: b.control(name + " last dims"), Offsets: b.control(name + " offsets"),
+		Layout: &offload.GroupLayout{
+			Format: offload.MXFP8, DType: device.BFloat16, Members: 2, Shape: [2]int{64, 64}, Shapes: [][]int{{16, 64}, {48, 64}},
+			RowScaleOffsets: []int64{0, 16, 64}, ColumnScaleOffsets: []int64{0, 16, 64}, Quantizer: "the caller's",
+		},
+	}
+}
+
+// see has the bytes of all components checked.
+func (b *bench) see(c offload.Composite) {
+	b.t.Helper()
+	for _, t := range c.Components() {
+		if !t.IsNil() {
+			b.Check(b.Compute, t, t.Storage.Name())
+		}
+	}
+}
+
+// drop gives back the components of c that an engine never takes over.
+func (b *bench) drop(c offload.Composite) {
+	b.t.Helper()
+	for _, t := range c.Components() {
+		if !t.IsNil() && t.Storage.Class() == device.Index {
+			b.Drop(b.Compute, t)
+		}
+	}
+}
+
+// away returns how many components of c move, and the device memory of those
+// that stay.
+func (b *bench) away(c offload.Composite) (moves, stays int64) {
+	align := b.Sim.Info().Align
+	for _, t := range c.Components() {
+		switch {
+		case t.IsNil():
+		case t.Storage.Class() == device.Activation && t.Elements() >= limit:
+			moves++
+		default:
+			stays += (t.Bytes() + align - 1) / align * align
+		}
+	}
+	return moves, stays
+}
+
+// composites names one of each kind by what is true of it.
+var composites = []struct {
+	name string
+	make func(b *bench) offload.Composite
+}{
+	{"per-tensor FP8, data, transpose and scale", func(b *bench) offload.Composite {
+		return &offload.Quantized{Format: offload.PerTensorFP8, RowData: b.payload("data"), ColumnData: b.payload("transpose"), RowInverseScale: b.amax("scale")}
+	}},
+	{"per-tensor FP8 without data", func(b *bench) offload.Composite {
+		return &offload.Quantized{Format: offload.PerTensorFP8, ColumnData: b.payload("transpose"), RowInverseScale: b.amax("scale")}
+	}},
+	{"MXFP8", func(b *bench) offload.Composite { return b.mx("x", true, true) }},
+	{"MXFP8 without columns", func(b *bench) offload.Composite { return b.mx("x", true, false) }},
+	{"MXFP8 without rows", func(b *bench) offload.Composite { return b.mx("x", false, true) }},
+	{"MXFP8 without anything", func(b *bench) offload.Composite { return b.mx("x", false, false) }},
+	{"NVFP4", func(b *bench) offload.Composite { return b.nv("x") }},
+	{"hybrid", func(b *bench) offload.Composite {
+		return &offload.Hybrid{Row: b.mx("r", true, false), Column: b.nv("c")}
+	}},
+	{"hybrid without rows", func(b *bench) offload.Composite { return &offload.Hybrid{Column: b.nv("c")} }},
+	{"hybrid without columns", func(b *bench) offload.Composite { return &offload.Hybrid{Row: b.mx("r", false, true)} }},
+	{"hybrid with an absent value for rows", func(b *bench) offload.Composite {
+		return &offload.Hybrid{Row: (*offload.Quantized)(nil), Column: b.nv("c")}
+	}},
+	{"hybrid of a hybrid, a group and a list", func(b *bench) offload.Composite {
+		return &offload.Hybrid{
+			Row:    &offload.Hybrid{Row: b.grouped("g"), Column: b.mx("c", true, true)},
+			Column: list{{}, b.payload("l"), {}},
+		}
+	}},
+	{"grouped", func(b *bench) offload.Composite { return b.grouped("g") }},
+	{"grouped without rows and of which the host knows nothing", func(b *bench) offload.Composite {
+		return &offload.Grouped{ColumnData: b.payload("g column"), ColumnInverseScale: b.scales("g column scale"), Offsets: b.control("g offsets")}
+	}},
+	{"grouped whose members are known already", func(b *bench) offload.Composite {
+		g := b.grouped("g")
+		_, err := g.Members()
+		b.must(err)
+		return g
+	}},
+	{"absent", func(b *bench) offload.Composite { return (*offload.Quantized)(nil) }},
+	{"absent hybrid", func(b *bench) offload.Composite { return (*offload.Hybrid)(nil) }},
+	{"absent group", func(b *bench) offload.Composite { return (*offload.Grouped)(nil) }},
+}
+
+// Every kind comes back as it was, whoever drives the engine. Each component is
+// moved or kept by its own size and class, absent ones stay absent in their
+// places, and the caller's object is intact right after the push.
+func TestCompositeRoundTrip(t *testing.T) {
+	plan, err := schedule.Window(2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, how := range []struct {
+		name string
+		plan *schedule.Plan
+	}{{"manual", nil}, {"window", plan}} {
+		for _, tc := range composites {
+			t.Run(how.name+"/"+tc.name, func(t *testing.T) {
+				rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+					b := open(t, offload.Options{Plan: how.plan, Layers: 2, Dispatch: d, MinElements: limit, SlabBytes: 64 << 10})
+					defer b.close()
+					c := tc.make(b)
+					before := c.Components()
+					moves, stays := b.away(c)
+					p := b.begin()
+					slot := b.forward(p, 0)
+					saved, err := slot.PushComposite(c)
+					b.must(err)
+					b.see(c)
+					if how.plan == nil {
+						b.must(slot.StartOffload())
+						b.see(c)
+						b.must(slot.Release())
+					}
+					b.forward(p, 1)
+					b.backward(p, 1)
+					if m := b.engine.Metrics(); m.CopiesOut != moves {
+						t.Errorf("%d copies out, want %d", m.CopiesOut, moves)
+					}
+					if how.plan == nil {
+						if got := b.Sim.Usage().InUse; got != stays {
+							t.Errorf("%d bytes on the device after the release, want the %d of what stays", got, stays)
+						}
+						b.must(slot.Reload())
+					}
+					got, err := b.backward(p, 0).PopComposite(saved)
+					b.must(err)
+					b.see(got)
+					if !reflect.DeepEqual(got, c) {
+						t.Errorf("popped\ngot  %+v\nwant %+v", got, c)
+					}
+					if after := c.Components(); !reflect.DeepEqual(after, before) {
+						t.Errorf("the caller's object has changed:\ngot  %v\nwant %v", after, before)
+					}
+					b.must(p.End())
+					if m := b.engine.Metrics(); m.CopiesIn != moves || m.Unused != 0 || m.StoragesHeld != 0 {
+						t.Errorf("after the pass: %+v", m)
+					}
+					b.drop(c)
+				})
+			})
+		}
+	}
+}
+
+// A compound of 8 MiB data, 4 KiB scales and an absent part under the default
+// limits, whose original is used right after it was saved.
+func TestCompositeOfDefaultSize(t *testing.T) {
+	b := open(t, offload.Options{Layers: 1})
+	defer b.close()
+	const data, scales = 8 << 20, 4 << 10
+	c := list{b.part("data", device.Activation, device.Float8E4M3, 2048, data/2048), {}, b.part("scales", device.Activation, device.Float32, scales/4)}
+	p := b.begin()
+	slot := b.forward(p, 0)
+	saved, err := slot.PushComposite(c)
+	b.must(err)
+	b.see(c)
+	b.reach(slot, fsm.Offloaded)
+	if got := b.Sim.Usage().InUse; got != scales {
+		t.Errorf("%d bytes on the device, want the %d of the scales", got, scales)
+	}
+	b.must(slot.Reload())
+	got, err := slot.PopComposite(saved)
+	b.must(err)
+	b.see(got)
+	if !reflect.DeepEqual(got, c) {
+		t.Errorf("got %v, want %v", got, c)
+	}
+	b.must(p.End())
+	if m := b.engine.Metrics(); m.CopiesOut != 1 || m.BytesOut != data || m.BytesIn != data {
+		t.Errorf("got %+v, want one copy of %d bytes each way", m, data)
+	}
+}
+
+// Members of other types, and absent ones, do not shift what comes after them,
+// in a composite or pushed as they are.
+func TestMembersOfManyTypes(t *testing.T) {
+	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+		b := open(t, offload.Options{Layers: 1, Dispatch: d, MinElements: limit, SlabBytes: 64 << 10})
+		defer b.close()
+		c := list{
+			b.part("first", device.Activation, device.Float32, limit),
+			{},
+			b.part("second", device.Activation, device.Int64, limit),
+			b.part("third", device.Activation, device.Bool, limit),
+			b.part("fourth", device.Activation, device.Float32, 2, limit/2),
+		}
+		p := b.begin()
+		slot := b.forward(p, 0)
+		together, err := slot.PushComposite(c)
+		b.must(err)
+		alone, err := slot.Push(c...)
+		b.must(err)
+		b.reach(slot, fsm.Reloading)
+		got, err := slot.PopComposite(together)
+		b.must(err)
+		b.see(got)
+		if !reflect.DeepEqual(got, c) {
+			t.Errorf("got %v, want %v", got, c)
+		}
+		for i, v := range alone {
+			ts, err := slot.Pop(v)
+			b.must(err)
+			if !reflect.DeepEqual(ts[0], c[i]) {
+				t.Errorf("tensor %d: got %v, want %v", i, ts[0], c[i])
+			}
+		}
+		b.must(p.End())
+		if m := b.engine.Metrics(); m.CopiesOut != 4 || m.BytesOut != limit*(4+8+1+4) {
+			t.Errorf("%d copies of %d bytes, want 4 of %d", m.CopiesOut, m.BytesOut, limit*(4+8+1+4))
+		}
+	})
+}
+
+// One composite pushed three times is copied once, and every pop gives an object
+// of its own with the same buffers.
+func TestCompositePushedThrice(t *testing.T) {
+	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+		b := open(t, offload.Options{Layers: 1, Dispatch: d, MinElements: limit, SlabBytes: 64 << 10})
+		defer b.close()
+		c := b.nv("x")
+		p := b.begin()
+		slot := b.forward(p, 0)
+		var saved []offload.SavedComposite
+		for range 3 {
+			v, err := slot.PushComposite(c)
+			b.must(err)
+			saved = append(saved, v)
+		}
+		if saved[0] == saved[1] || saved[1] == saved[2] {
+			t.Error("pushes of one composite gave the same SavedComposite")
+		}
+		b.reach(slot, fsm.Reloading)
+		seen := map[offload.Composite]bool{c: true}
+		for _, v := range append(saved, saved[0]) {
+			got, err := slot.PopComposite(v)
+			b.must(err)
+			b.see(got)
+			if seen[got] {
+				t.Errorf("two of the caller's and the popped objects are the same one")
+			}
+			seen[got] = true
+			if !reflect.DeepEqual(got, c) {
+				t.Errorf("got %+v, want %+v", got, c)
+			}
+		}
+		b.must(p.End())
+		if m := b.engine.Metrics(); m.CopiesOut != 2 || m.CopiesIn != 2 {
+			t.Errorf("%d copies out and %d in, want the 2 of its data", m.CopiesOut, m.CopiesIn)
+		}
+	})
+}
+
+// What the caller does to its object after the push does not change what is
+// popped, and what it does to a popped one does not change the next.
+func TestCompositeIsSavedAsItWas(t *testing.T) {
+	b := open(t, offload.Options{Layers: 1, MinElements: limit, SlabBytes: 64 << 10})
+	defer b.close()
+	c := b.mx("x", true, true)
+	want := *c
+	p := b.begin()
+	slot := b.forward(p, 0)
+	saved, err := slot.PushComposite(c)
+	b.must(err)
+	c.Take()
+	c.Format, c.Swizzled = offload.NVFP4, false
+	b.reach(slot, fsm.Reloading)
+	for range 2 {
+		got, err := slot.PopComposite(saved)
+		b.must(err)
+		q := got.(*offload.Quantized)
+		if !reflect.DeepEqual(*q, want) {
+			t.Errorf("got %+v, want %+v", *q, want)
+		}
+		b.see(q)
+		q.Take()
+		q.Shape = nil
+	}
+	b.must(p.End())
+}
+
+// An inference pass keeps nothing of a composite, and takes nothing over.
+func TestCompositeInInference(t *testing.T) {
+	b := open(t, offload.Options{Layers: 1, MinElements: limit, SlabBytes: 64 << 10})
+	defer b.close()
+	c := b.mx("x", true, false)
+	p, err := b.engine.Begin(context.Background(), offload.Inference, b.Compute)
+	b.must(err)
+	slot := b.forward(p, 0)
+	saved, err := slot.PushComposite(c)
+	b.must(err)
+	if _, err := slot.PopComposite(saved); !errors.Is(err, offload.ErrStale) {
+		t.Errorf("pop: got %v, want ErrStale", err)
+	}
+	b.must(p.End())
+	b.see(c)
+	b.Drop(b.Compute, c.RowData)
+	b.Drop(b.Compute, c.RowInverseScale)
+}
+
+// A SavedComposite is good for its slot only, and until that is reset.
+func TestSavedCompositeOfAnother(t *testing.T) {
+	b := manual(t, offload.Inline)
+	defer b.close()
+	p := b.begin()
+	slot, other := b.forward(p, 0), b.forward(p, 1)
+	saved, err := slot.PushComposite(b.mx("x", true, true))
+	b.must(err)
+	pop := func(s *offload.Slot, v offload.SavedComposite) func() error {
+		return func() error { _, err := s.PopComposite(v); return err }
+	}
+	if err := b.unchanged("pop nothing", slot, pop(slot, offload.SavedComposite{})); !errors.Is(err, offload.ErrForeign) {
+		t.Errorf("pop of the zero value: got %v, want ErrForeign", err)
+	}
+	if err := b.unchanged("pop elsewhere", other, pop(other, saved)); !errors.Is(err, offload.ErrForeign) {
+		t.Errorf("pop from another slot: got %v, want ErrForeign", err)
+	}
+	b.must(slot.Reset())
+	if err := b.unchanged("pop late", slot, pop(slot, saved)); !errors.Is(err, offload.ErrStale) {
+		t.Errorf("pop after the reset: got %v, want ErrStale", err)
+	}
+	b.must(p.End())
+	for v, want := range map[offload.SavedComposite]string{
+		{}:    "nothing saved",
+		saved: "composite of 6: pass 1 layer 0 tensor 0",
+	} {
+		if got := v.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// broken is a composite that breaks the contract in a way of its own.
+type broken struct {
+	list
+	with func(cs []device.Tensor) (offload.Composite, error)
+}
+
+func (c broken) WithComponents(cs []device.Tensor) (offload.Composite, error) { return c.with(cs) }
+
+// A composite that could not come back is refused, and nothing of it is saved.
+func TestCompositeRefused(t *testing.T) {
+	b := manual(t, offload.Inline)
+	defer b.close()
+	x, index := b.part("x", device.Activation, device.Float32, limit), b.control("index")
+	outside := x
+	outside.Offset = 1
+	stubborn := errors.New("stubborn")
+	p := b.begin()
+	slot := b.forward(p, 0)
+	for _, tc := range []struct {
+		name string
+		c    offload.Composite
+		want error
+	}{
+		{"no composite", nil, offload.ErrComposite},
+		{"without components it is nothing", broken{list{x}, func([]device.Tensor) (offload.Composite, error) { return nil, nil }}, offload.ErrComposite},
+		{"without components it cannot be", broken{list{x}, func([]device.Tensor) (offload.Composite, error) { return nil, stubborn }}, stubborn},
+		{"absent components are left out", broken{list{x}, func([]device.Tensor) (offload.Composite, error) { return list{}, nil }}, offload.ErrComposite},
+		{"elements outside their storage", &offload.Quantized{RowData: outside}, offload.ErrComposite},
+		{"scales of what is not quantised", &offload.Quantized{RowData: x, RowInverseScale: x}, offload.ErrComposite},
+		{"column scales of what is not quantised", &offload.Quantized{RowData: x, ColumnInverseScale: x}, offload.ErrComposite},
+		{"per-tensor FP8 without a scale", &offload.Quantized{Format: offload.PerTensorFP8, ColumnData: x}, offload.ErrComposite},
+		{"per-tensor FP8 with nothing but a scale", &offload.Quantized{Format: offload.PerTensorFP8, RowInverseScale: x}, offload.ErrComposite},
+		{"per-tensor FP8 with a scale for columns", &offload.Quantized{Format: offload.PerTensorFP8, RowData: x, RowInverseScale: x, ColumnInverseScale: x}, offload.ErrComposite},
+		{"block FP8 rows without scales", &offload.Quantized{Format: offload.BlockFP8, RowData: x}, offload.ErrComposite},
+		{"NVFP4 scales without columns", &offload.Quantized{Format: offload.NVFP4, ColumnInverseScale: x}, offload.ErrComposite},
+		{"a format that is none", &offload.Quantized{Format: 99}, offload.ErrComposite},
+		{"rows of a hybrid", &offload.Hybrid{Row: &offload.Quantized{Format: 99}}, offload.ErrComposite},
+		{"columns of a hybrid", &offload.Hybrid{Row: list{x}, Column: &offload.Quantized{Format: 99}}, offload.ErrComposite},
+		{"first dims that may move", &offload.Grouped{RowData: x, FirstDims: x}, offload.ErrComposite},
+		{"last dims that may move", &offload.Grouped{RowData: x, LastDims: x}, offload.ErrComposite},
+		{"offsets that may move", &offload.Grouped{RowData: x, FirstDims: index, LastDims: index, Offsets: x}, offload.ErrComposite},
+		{"a group of a format that is none", &offload.Grouped{Layout: &offload.GroupLayout{Format: 99}}, offload.ErrComposite},
+		{"fewer than no members", &offload.Grouped{Layout: &offload.GroupLayout{Members: -1}}, offload.ErrComposite},
+		{"shapes of other members", &offload.Grouped{Layout: &offload.GroupLayout{Members: 2, Shapes: [][]int{{1}}}}, offload.ErrComposite},
+		{"a negative dimension", &offload.Grouped{Layout: &offload.GroupLayout{Members: 1, Shapes: [][]int{{3, -1}}}}, offload.ErrComposite},
+		{"offsets without an end", &offload.Grouped{Layout: &offload.GroupLayout{Members: 1, DataOffsets: []int64{0}}}, offload.ErrComposite},
+		{"offsets that descend", &offload.Grouped{Layout: &offload.GroupLayout{Members: 1, RowScaleOffsets: []int64{2, 1}}}, offload.ErrComposite},
+		{"offsets before the start", &offload.Grouped{Layout: &offload.GroupLayout{Members: 1, ColumnScaleOffsets: []int64{-1, 1}}}, offload.ErrComposite},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := b.unchanged("push", slot, func() error { _, err := slot.PushComposite(tc.c); return err })
+			if !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+	// Its storage was not taken over by any of them.
+	b.must(p.End())
+	b.see(list{x, index})
+	b.Drop(b.Compute, x)
+	b.Drop(b.Compute, index)
+}
