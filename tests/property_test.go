@@ -298,6 +298,7 @@ func TestAnyScript(t *testing.T) {
 		{"plain", offload.Options{}},
 		{"copies at push", offload.Options{CopyAtPush: true}},
 		{"small ones together", offload.Options{CoalesceBytes: 64}},
+		{"little host memory", offload.Options{HostBudget: 16 << 10}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
