@@ -1,16 +1,24 @@
 # Everything here needs Go and network access to a Go module proxy on the first
-# run; the race detector also needs a C compiler. No target needs a GPU.
+# run; the race detector and the CUDA build also need a C compiler, and the
+# latter python3 with pip where the CUDA toolkit is not installed. No target
+# needs a GPU.
 
 GO          ?= go
 GOFMT       ?= $(shell $(GO) env GOROOT)/bin/gofmt
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# The product is built and tested without cgo; only the race detector needs it.
+# The product is built and tested without cgo; only the race detector and the
+# CUDA build need it.
 export CGO_ENABLED = 0
+
+# What cgo needs for the tag cuda. The headers of device/cuda/build stand first.
+CUDA     = $(CURDIR)/.cuda
+CUDA_ENV = CGO_ENABLED=1 CGO_LDFLAGS='-L$(CUDA)/lib' \
+	CGO_CFLAGS='-O2 -I$(CURDIR)/device/cuda/build/include -I$(CUDA)/include'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # check runs its parts in the order in which it lists them
-.PHONY: help demo data build test race vet lint check bench golden fmt tools
+.PHONY: help demo data build test race vet lint cuda check bench golden fmt tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +48,13 @@ lint: ## check the format, then run staticcheck
 		{ echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; } >&2
 	$(STATICCHECK) ./...
 
-check: lint vet build test race ## run everything that must pass before a commit
+cuda: ## build and vet with the tag cuda; run bin/cuda.test on a GPU
+	sh device/cuda/build/prepare.sh $(CUDA)
+	$(CUDA_ENV) $(GO) build -tags cuda ./...
+	$(CUDA_ENV) $(GO) vet -tags cuda ./...
+	$(CUDA_ENV) $(GO) test -c -tags cuda -ldflags '-s -w' -o bin/cuda.test ./device/cuda
+
+check: lint vet build test race cuda ## run everything that must pass before a commit
 
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
@@ -53,3 +67,4 @@ fmt: ## format the code
 
 tools: ## fetch and build the pinned tools, so that make check needs no network
 	$(STATICCHECK) -version
+	sh device/cuda/build/prepare.sh $(CUDA)

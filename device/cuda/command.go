@@ -1,5 +1,7 @@
 package cuda
 
+import "unsafe"
+
 // A verb says what a command does. The numbers are those of batch.h.
 type verb int32
 
@@ -75,3 +77,6 @@ type driver interface {
 	// close gives back the pool and the context.
 	close() error
 }
+
+// address returns where pinned memory starts.
+func address(mem []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(mem))) }

@@ -32,10 +32,10 @@ type Device struct {
 
 var _ device.Device = (*Device)(nil)
 
-// lastID starts where no simulated device gets in practice: they count from 1.
 var lastID atomic.Uint32
 
-// newID returns the next identity, from 32768 on. They start again after as many devices.
+// newID returns the next identity. They are the upper half of all, because those
+// of simulated devices count from 1, and start again when it is used up.
 func newID() device.ID { return device.ID(1<<15 | (lastID.Add(1)-1)&(1<<15-1)) }
 
 // newDevice makes a device that has drv to itself.

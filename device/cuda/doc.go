@@ -1,7 +1,21 @@
 // Package cuda is the device of package device on an NVIDIA GPU.
 //
 // Only the build tag cuda links the driver. Without it the package compiles
-// everywhere, and [Open] returns an error that wraps errors.ErrUnsupported.
+// everywhere, and [Open] returns an error that wraps errors.ErrUnsupported. A
+// program built with the tag ends at its start where there is no GPU, because
+// gorgonia.org/cu does.
+//
+//	d, err := cuda.Open(0, cuda.Options{})
+//	...
+//	ids := device.NewIDs(d)
+//	s := ids.Stream()
+//	err = d.Submit(&device.Batch{Ops: []device.Op{{Kind: device.OpenStream, Stream: s}}})
+//
+// # Building
+//
+// `make cuda` builds everything with the tag, without a GPU, a driver or the
+// CUDA toolkit: device/cuda/build says how. It leaves the tests of this package
+// as bin/cuda.test, one file that runs on a machine with nothing but the driver.
 //
 // # Terms
 //
@@ -33,7 +47,9 @@
 // Device memory comes from a pool of the device's own that never gives memory
 // back to the driver before Close. The first allocation of a size may take
 // 0.4 ms, later ones less than a microsecond. [Options].MemoryLimit bounds the
-// memory in use in the order of submission; without it only the GPU does.
+// memory in use in the order of submission, where a Free counts at once on
+// whatever stream it is; the pool may hold more than that. Without it only the
+// GPU is the bound.
 // Pinned memory takes 0.4 s per GiB to make, and no other batch is enqueued
 // meanwhile: pin in advance, in large pieces.
 //

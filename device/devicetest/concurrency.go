@@ -133,7 +133,7 @@ func questions(r *rig) {
 		}
 		m, err := r.dev.Lookup(x.Buffer)
 		if err != nil || m.Size != x.Bytes {
-			return fmt.Errorf("Lookup: got %d bytes, %v; want %d", m.Size, err, x.Bytes)
+			return fmt.Errorf("looked up %d bytes, %v; want %d", m.Size, err, x.Bytes)
 		}
 		if u := r.dev.Usage(); u.InUse < r.dev.Info().Align || u.Peak < u.InUse {
 			return fmt.Errorf("got usage %+v while a buffer is allocated", u)

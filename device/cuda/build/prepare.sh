@@ -44,7 +44,10 @@ if test -z "$headers"; then
 	test -f "$headers/cuda.h" || fail "$wheel has no nvidia/cuda_runtime/include/cuda.h"
 fi
 
-ln -sfn "$headers" include
+if test "$(readlink include || true)" != "$headers"; then
+	ln -sfn "$headers" include
+	rm -f lib/libcuda.so
+fi
 
 # Newer versions of a function have names of their own (_v2, _v3), which the
 # header mentions in macros; one that is missing would be called at address 0.
