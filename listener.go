@@ -12,9 +12,9 @@ import (
 )
 
 // EventListener is told what happens in an engine. Nil functions are left out.
-// They run inside the engine: they must not call it (they get [ErrReentrant]),
-// should be quick, and may be called by several goroutines at once. What they
-// are given is valid during the call only.
+// They run inside the engine: they must not call it or another engine (they get
+// [ErrReentrant]), should be quick, and may be called by several goroutines at
+// once. What they are given is valid during the call only.
 type EventListener struct {
 	// PassBegun is called when a pass begins.
 	PassBegun func(PassInfo)
@@ -96,25 +96,26 @@ func (i BatchInfo) String() string {
 }
 
 // notifier calls the listener and knows when a listener calls the engine.
-type notifier struct {
-	listener EventListener
-	inside   atomic.Int32 // listener functions that are running
-}
+type notifier struct{ listener EventListener }
+
+// inside counts the listener functions that are running, of all engines: what
+// is found on the stack does not tell whose they are.
+var inside atomic.Int32
 
 // notify runs f, a call of a listener function. Its name is looked for on the
 // stack by reentrant, so it must stay a function of its own.
 //
 //go:noinline
 func (n *notifier) notify(f func()) {
-	n.inside.Add(1)
-	defer n.inside.Add(-1)
+	inside.Add(1)
+	defer inside.Add(-1)
 	f()
 }
 
 // reentrant reports whether the calling goroutine is inside notify. The stack
 // is walked only while some listener function is running.
 func (n *notifier) reentrant() bool {
-	if n.inside.Load() == 0 {
+	if inside.Load() == 0 {
 		return false
 	}
 	var pcs [256]uintptr

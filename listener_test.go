@@ -59,18 +59,32 @@ func TestReentrantListener(t *testing.T) {
 		var pass *offload.Pass
 		var slot *offload.Slot
 		var saved offload.Saved
+		var step *offload.Step
+		other := manual(t, d)
+		defer other.close()
 		tried := make(map[string]bool)
 		try := func(where string) {
 			if b == nil {
 				return // Open has not returned
 			}
 			tried[where] = true
-			_ = b.engine.Metrics()
+			_, _ = b.engine.Metrics(), b.engine.Plan()
 			calls := map[string]func() error{
 				"begin": func() error { _, err := b.engine.Begin(context.Background(), offload.Train, b.Compute); return err },
 				"close": b.engine.Close,
+				"trim":  b.engine.Trim,
+				"begin of another engine": func() error {
+					_, err := other.engine.Begin(context.Background(), offload.Train, other.Compute)
+					return err
+				},
+				"forward of a step":  func() error { _, err := step.Forward(0); return err },
+				"backward of a step": func() error { _, err := step.Backward(0); return err },
+				"end of a step":      step.End,
+				"abort of a step":    step.Abort,
 			}
 			if pass != nil {
+				_, _ = pass.Ended(), pass.Explain()
+				calls["mark"] = func() error { return pass.MarkReady(b.Compute) }
 				calls["forward"] = func() error { _, err := pass.Forward(0); return err }
 				calls["backward"] = func() error { _, err := pass.Backward(0); return err }
 				calls["end"], calls["abort"] = pass.End, pass.Abort
@@ -94,13 +108,20 @@ func TestReentrantListener(t *testing.T) {
 			Transition: func(offload.TransitionInfo) { try("transition") },
 			Batch:      func(offload.BatchInfo) { try("batch") },
 		}}
-		b = open(t, opts)
-		pass = b.begin()
+		opened := open(t, opts)
+		var err error
+		step, err = opened.engine.BeginStep(context.Background(), opened.Compute, offload.Turn{}, offload.Turn{Backward: true})
+		opened.must(err)
+		b = opened // from here on it is tried
+		pass, err = step.Forward(0)
+		b.must(err)
 		slot = b.forward(pass, 0)
 		saved = b.push(slot, "x")
 		b.reach(slot, fsm.Reloading)
+		_, err = step.Backward(0)
+		b.must(err)
 		b.pop(slot, saved, "x")
-		b.must(pass.End())
+		b.must(step.End())
 		b.close()
 		if len(tried) != 4 {
 			t.Errorf("tried within %v, want all four", tried)

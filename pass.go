@@ -23,7 +23,7 @@ type Pass struct {
 	number uint64
 	stream device.Stream
 	device int
-	ended  atomic.Bool // over is set; for those who hold another pass's lock
+	ended  atomic.Bool // over is set; for those who do not hold the lock
 
 	mu       sync.Mutex
 	over     error // once the pass has ended: why a call on it is refused
@@ -70,14 +70,7 @@ func (p *Pass) Kind() PassKind { return p.kind }
 func (p *Pass) Number() uint64 { return p.number }
 
 // Ended reports whether the pass has ended or was aborted.
-func (p *Pass) Ended() bool {
-	if p.engine.notifier.reentrant() {
-		return false // a listener is told of the end by PassEnded
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.over != nil
-}
+func (p *Pass) Ended() bool { return p.ended.Load() }
 
 // Forward says that the forward of the layer comes next on the pass's stream.
 // It does what the plan has for this point, and returns a new slot for what the

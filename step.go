@@ -96,9 +96,12 @@ func checkOrder(order []Turn) error {
 
 // Forward begins the pass of a micro-batch, whose forward is the next turn.
 func (s *Step) Forward(microBatch int) (*Pass, error) {
-	s.mu.Lock()
+	t := Turn{MicroBatch: microBatch}
+	if err := s.lock(t.String()); err != nil {
+		return nil, err
+	}
 	defer s.mu.Unlock()
-	if err := s.expect(Turn{MicroBatch: microBatch}); err != nil {
+	if err := s.expect(t); err != nil {
 		return nil, err
 	}
 	p, err := s.engine.Begin(s.ctx, Train, s.stream)
@@ -112,13 +115,25 @@ func (s *Step) Forward(microBatch int) (*Pass, error) {
 
 // Backward returns the pass of a micro-batch, whose backward is the next turn.
 func (s *Step) Backward(microBatch int) (*Pass, error) {
-	s.mu.Lock()
+	t := Turn{microBatch, true}
+	if err := s.lock(t.String()); err != nil {
+		return nil, err
+	}
 	defer s.mu.Unlock()
-	if err := s.expect(Turn{microBatch, true}); err != nil {
+	if err := s.expect(t); err != nil {
 		return nil, err
 	}
 	s.next++
 	return s.passes[microBatch], nil
+}
+
+// lock begins a call on the step. The caller unlocks unless there is an error.
+func (s *Step) lock(what string) error {
+	if s.engine.notifier.reentrant() {
+		return fmt.Errorf("%s: %w", what, ErrReentrant)
+	}
+	s.mu.Lock()
+	return nil
 }
 
 func (s *Step) expect(t Turn) error {
@@ -134,7 +149,9 @@ func (s *Step) expect(t Turn) error {
 // End ends the passes of the step that are not over. It refuses to while turns
 // are left.
 func (s *Step) End() error {
-	s.mu.Lock()
+	if err := s.lock("end of step"); err != nil {
+		return err
+	}
 	defer s.mu.Unlock()
 	if s.next+1 < len(s.turns) {
 		return fmt.Errorf("end of step: %w: %v comes next; call Abort to give up", ErrStepOrder, s.turns[s.next+1])
@@ -145,7 +162,9 @@ func (s *Step) End() error {
 // Abort aborts the passes of the step that are not over; nothing else can run
 // in it.
 func (s *Step) Abort() error {
-	s.mu.Lock()
+	if err := s.lock("abort of step"); err != nil {
+		return err
+	}
 	defer s.mu.Unlock()
 	s.next = len(s.turns) - 1
 	return s.finish((*Pass).Abort)

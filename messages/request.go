@@ -168,25 +168,24 @@ const (
 
 // Stats are the counters of a device actor.
 type Stats struct {
-	Batches         int64 // submitted
-	Operations      int64 // in these batches
-	EventsRecorded  int64
-	WaitsIssued     int64
-	WaitsElided     int64 // waits left out because the order was there already
-	CopiesOut       int64
-	CopiesIn        int64
-	BytesOut        int64
-	BytesIn         int64
-	Failures        int64 // batches that were not enqueued whole
-	KeptForBudget   int64 // tensors that stayed on the device for want of host memory
-	EventsLive      int   // minted and not put back
-	StoragesHeld    int   // storages of which a group is a holder
-	GroupsOpen      int
-	HostInUse       int64 // pinned bytes that hold a tensor
-	HostHeld        int64 // pinned bytes in all
-	HostHighWater   int64 // highest HostInUse
-	Pins            int64 // pinned allocations
-	UnusedHostBytes int64 // pinned and free
+	Batches        int64 // submitted
+	Operations     int64 // in these batches
+	EventsRecorded int64
+	WaitsIssued    int64
+	WaitsElided    int64 // waits left out because the order was there already
+	CopiesOut      int64
+	CopiesIn       int64
+	BytesOut       int64
+	BytesIn        int64
+	Failures       int64 // batches that were not enqueued whole
+	KeptForBudget  int64 // tensors that stayed on the device for want of host memory
+	EventsLive     int   // minted and not put back
+	StoragesHeld   int   // storages of which a group is a holder
+	GroupsOpen     int
+	HostInUse      int64 // pinned bytes that hold a tensor
+	HostHeld       int64 // pinned bytes in all
+	HostHighWater  int64 // highest HostInUse
+	Pins           int64 // pinned allocations
 }
 
 // Add adds the counters of o, for engines with several devices.
@@ -209,5 +208,4 @@ func (s *Stats) Add(o Stats) {
 	s.HostHeld += o.HostHeld
 	s.HostHighWater += o.HostHighWater
 	s.Pins += o.Pins
-	s.UnusedHostBytes += o.UnusedHostBytes
 }
