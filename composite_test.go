@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"offload"
@@ -17,13 +18,13 @@ import (
 // list is the simplest composite.
 type list []device.Tensor
 
-func (l list) Components() []device.Tensor { return append([]device.Tensor(nil), l...) }
+func (l list) Components() []device.Tensor { return slices.Clone(l) }
 
 func (l list) WithComponents(cs []device.Tensor) (offload.Composite, error) {
 	if len(cs) != len(l) {
 		return nil, fmt.Errorf("%w: %d tensors for a list of %d", offload.ErrComposite, len(cs), len(l))
 	}
-	return append(list(nil), cs...), nil
+	return list(slices.Clone(cs)), nil
 }
 
 // limit is the size limit of the engines of the composite tests; large components
