@@ -396,3 +396,24 @@ func TestPushedWhileReloading(t *testing.T) {
 		b.must(p.End())
 	})
 }
+
+// A tensor that was allocated on another stream than it is saved on is freed
+// after both: the stream of its allocation may still be using it.
+func TestAllocatedElsewhere(t *testing.T) {
+	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+		b := manual(t, d)
+		defer b.close()
+		side := b.Stream()
+		p := b.begin()
+		for layer, state := range []fsm.State{fsm.Offloaded, fsm.Resident} { // freed by Release, and by End
+			name := fmt.Sprint("x", layer)
+			x := b.Tensor(side, name, 4096)
+			b.Order(side, b.Compute)
+			b.Check(side, x, name)
+			slot := b.forward(p, layer)
+			b.pushTensor(slot, x)
+			b.reach(slot, state)
+		}
+		b.must(p.End())
+	})
+}

@@ -184,20 +184,25 @@ func (p *player) giveBack() {
 	}
 }
 
-// storage returns a tensor that is complete on stream s. It is made when it is
-// needed first, and anew when it was given back. All streams can use it.
+// storage returns a tensor. It is made when it is needed first, and anew when it
+// was given back. It is complete on all streams, and the one that it was
+// allocated on is still reading it.
 func (p *player) storage(i int) device.Tensor {
 	x := p.tensors[i]
 	if !x.IsNil() && x.Storage.Holders() > 0 {
 		return x
 	}
-	x = p.rig.Tensor(p.streams[0], fmt.Sprint(i), p.script.sizes[i])
+	home := p.streams[i%streams]
+	x = p.rig.Tensor(home, fmt.Sprint(i), p.script.sizes[i])
 	if p.script.retained[i] {
 		p.rig.Keep(x)
 	}
-	for _, s := range p.streams[1:] {
-		p.rig.Order(p.streams[0], s)
+	for _, s := range p.streams {
+		if s != home {
+			p.rig.Order(home, s)
+		}
 	}
+	p.rig.Check(home, x, fmt.Sprint(i))
 	p.tensors[i], p.mine[i] = x, true
 	return x
 }
