@@ -51,7 +51,9 @@ func (s *Slot) State() fsm.State { return s.run.at() }
 // Push saves tensors for the backward. They have to be complete in the order of
 // the slot's stream. It takes over the hold on the storages of activations; see
 // the package comment. Absent tensors, weights, index data, host tensors and
-// tensors without elements are noted and come back as they are.
+// tensors without elements are noted and come back as they are. A push that is
+// refused takes nothing over; after one that the device failed, and with it the
+// slot, the storages are the engine's.
 func (s *Slot) Push(ts ...device.Tensor) ([]Saved, error) {
 	return s.AppendPush(make([]Saved, 0, len(ts)), ts...)
 }
