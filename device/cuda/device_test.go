@@ -19,6 +19,16 @@ func TestOneCallPerBatch(t *testing.T) {
 	if got := f.runs - runs; got != 1 {
 		t.Errorf("got %d calls for a batch, want 1", got)
 	}
+
+	// What stands before a refused operation is enqueued at once, not with the next batch.
+	y := device.Range{Buffer: r.ids.Buffer(device.OnDevice), Bytes: 64}
+	f.log = nil
+	if err := r.do(alloc(a, y), copyIn(a, y, h), alloc(a, y)); err == nil {
+		t.Error("got no error for a buffer made twice, want one")
+	}
+	if want := []verb{verbAlloc, verbCopyIn}; !slices.Equal(f.log, want) {
+		t.Errorf("got %v enqueued, want %v", f.log, want)
+	}
 	r.close()
 }
 
@@ -111,6 +121,34 @@ func TestBlockedSync(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestBlockedSyncAfterFailure keeps the event that something waits for when the
+// record of its next generation fails.
+func TestBlockedSyncAfterFailure(t *testing.T) {
+	r, f := newFakeRig(t, Options{})
+	s := r.stream()
+	e := r.ids.Event()
+	r.must(record(s, e))
+	f.entered, f.resume = make(chan struct{}), make(chan struct{})
+	result := make(chan error)
+	go func() { result <- r.do(device.Op{Kind: device.SyncEvent, Event: e}) }()
+	<-f.entered
+	next := e
+	next.Gen += 2
+	f.answers["cuEventRecord"] = 1
+	if err := r.do(record(s, next)); err == nil {
+		t.Fatal("got no error, want one")
+	}
+	f.resume <- struct{}{}
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	r.must(record(s, r.ids.Event()), record(s, r.ids.Event()))
+	if got := len(f.events); got != 3 {
+		t.Errorf("got %d events of the driver for three that are recorded, want one each", got)
+	}
+	r.close()
 }
 
 func TestLaunch(t *testing.T) {

@@ -50,6 +50,7 @@
 // memory in use in the order of submission, where a Free counts at once on
 // whatever stream it is; the pool may hold more than that. Without it only the
 // GPU is the bound.
+//
 // Pinned memory takes 0.4 s per GiB to make, and no other batch is enqueued
 // meanwhile: pin in advance, in large pieces.
 //

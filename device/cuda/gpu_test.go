@@ -319,7 +319,7 @@ func BenchmarkSubmit(b *testing.B) {
 					batch := &device.Batch{Ops: make([]device.Op, 0, 64)}
 					single := &device.Batch{Ops: make([]device.Op, 1)}
 					for i := 0; b.Loop(); i++ {
-						if i%64 == 0 {
+						if i%(256/n) == 0 { // the queues stay short
 							b.StopTimer()
 							r.must(join(s), join(t))
 							b.StartTimer()
