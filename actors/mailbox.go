@@ -27,9 +27,6 @@ type inlineMailbox struct {
 	suspended bool // written by the goroutine inside only
 }
 
-// newInlineMailbox is the actor.MailboxProducer of inline actors.
-func newInlineMailbox() actor.Mailbox { return new(inlineMailbox) }
-
 // RegisterHandlers implements actor.Mailbox. There is no use for the dispatcher.
 func (m *inlineMailbox) RegisterHandlers(invoker actor.MessageInvoker, _ actor.Dispatcher) {
 	m.invoker = invoker

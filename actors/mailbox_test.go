@@ -22,7 +22,7 @@ func (v *invoker) InvokeSystemMessage(m any) { v.system(m) }
 func (v *invoker) EscalateFailure(r, m any)  { v.escalate(r, m) }
 
 func mailbox(v *invoker) *inlineMailbox {
-	m := newInlineMailbox().(*inlineMailbox)
+	m := new(inlineMailbox)
 	m.RegisterHandlers(v, nil)
 	m.Start()
 	return m

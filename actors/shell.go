@@ -17,24 +17,56 @@ var slots = sync.Pool{New: func() any { return new(slot) }}
 // layerShell is the actor around a layerActor.
 type layerShell struct {
 	layer   layerActor
-	devices []*actor.PID
+	pid     *actor.PID
+	mailbox *inlineMailbox // nil unless the dispatch is Inline
+	devices []*deviceShell
+	root    *actor.RootContext
 }
 
 // Receive implements actor.Actor.
 func (a *layerShell) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *messages.Request:
-		defer a.guard(m)
-		if a.layer.step(m) == ask {
-			ctx.Send(a.devices[m.Device], m.Command())
-			return
-		}
-		m.Reply.Done()
+		a.request(m)
 	case *messages.Answer:
-		defer a.guard(m.Request)
-		a.layer.resume(m)
-		m.Request.Reply.Done()
+		a.answer(m)
 	}
+}
+
+// call handles a request that comes from outside.
+//
+// MB2: an idle inline actor is entered as by a sender and run without a
+// message. Exclusion, order and what happens on a panic are the same as with
+// one; what is spared is protoactor's way from Send to Receive.
+func (a *layerShell) call(r *messages.Request) {
+	if a.mailbox == nil || !a.mailbox.enter() {
+		a.root.Send(a.pid, r)
+		return
+	}
+	defer a.mailbox.leave()
+	a.request(r)
+}
+
+func (a *layerShell) request(r *messages.Request) {
+	defer a.guard(r)
+	if a.layer.step(r) != ask {
+		r.Reply.Done()
+		return
+	}
+	d := a.devices[r.Device]
+	if d.mailbox == nil || !d.mailbox.enter() { // MB2
+		a.root.Send(d.pid, r.Command())
+		return
+	}
+	d.run(r.Command())
+	a.layer.resume(r.Answer())
+	r.Reply.Done()
+}
+
+func (a *layerShell) answer(m *messages.Answer) {
+	defer a.guard(m.Request)
+	a.layer.resume(m)
+	m.Request.Reply.Done()
 }
 
 // guard answers a request whose handling panicked. Its slot has failed.
@@ -56,29 +88,40 @@ func (a *layerShell) guard(r *messages.Request) {
 
 // deviceShell is the actor around a deviceActor.
 type deviceShell struct {
-	device *deviceActor
-	layers []*actor.PID
+	device  *deviceActor
+	pid     *actor.PID
+	mailbox *inlineMailbox // nil unless the dispatch is Inline
+	layers  []*layerShell
+	root    *actor.RootContext
 }
 
 // Receive implements actor.Actor.
 func (a *deviceShell) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *messages.Command:
-		defer a.guardCommand(ctx, m)
-		a.device.command(m)
+		a.command(m)
+		a.root.Send(a.layers[m.Request.Layer].pid, m.Request.Answer())
 	case *messages.Control:
 		defer a.guardControl(m)
 		a.device.control(m)
 	}
 }
 
-// guardCommand answers the layer on every path. After a panic the ledger may be
+// run handles a command for a layer that has entered the mailbox (MB2).
+func (a *deviceShell) run(c *messages.Command) {
+	defer a.mailbox.leave()
+	a.command(c)
+}
+
+// command answers the command on every path. After a panic the ledger may be
 // wrong, so that nothing can be trusted to be given back: the device is lost.
-func (a *deviceShell) guardCommand(ctx actor.Context, c *messages.Command) {
-	if v := recover(); v != nil {
-		c.Request.Err, c.Failed = a.panicked(v), true
-	}
-	ctx.Send(a.layers[c.Request.Layer], c.Request.Answer())
+func (a *deviceShell) command(c *messages.Command) {
+	defer func() {
+		if v := recover(); v != nil {
+			c.Request.Err, c.Failed = a.panicked(v), true
+		}
+	}()
+	a.device.command(c)
 }
 
 func (a *deviceShell) guardControl(c *messages.Control) {

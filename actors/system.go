@@ -55,8 +55,8 @@ type Config struct {
 type System struct {
 	root    *actor.RootContext
 	parent  *actor.PID
-	layers  []*actor.PID
-	devices []*actor.PID
+	layers  []*layerShell
+	devices []*deviceShell
 	hooks   Hooks
 
 	gate    sync.RWMutex // held for reading by every call that is under way
@@ -114,10 +114,10 @@ func undeliverable(message any) {
 // New starts the actors and opens the transfer streams of every device.
 func New(cfg Config) (*System, error) {
 	system := runtime()
-	s := &System{root: system.Root, hooks: cfg.Hooks, layers: make([]*actor.PID, cfg.Layers)}
+	s := &System{root: system.Root, hooks: cfg.Hooks, layers: make([]*layerShell, cfg.Layers)}
 	p := &parent{system: s, cfg: cfg}
 	p.spawned.Arm()
-	s.parent = s.root.Spawn(props(cfg.Dispatch, func() actor.Actor { return p }).Configure(actor.WithGuardian(stop)))
+	s.parent, _ = spawn(s.root, cfg.Dispatch, p, actor.WithGuardian(stop))
 	p.spawned.Wait()
 	if err := s.each(messages.Start, nil); err != nil {
 		_, failed := s.Stop()
@@ -131,12 +131,17 @@ func New(cfg Config) (*System, error) {
 // protoactor keeps a guardian for each.
 var stop = actor.NewOneForOneStrategy(0, 0, func(any) actor.Directive { return actor.StopDirective })
 
-func props(d Dispatch, producer actor.Producer) *actor.Props {
-	p := actor.PropsFromProducer(producer, actor.WithSupervisor(stop))
+// spawn starts an actor under the parent. The mailbox is nil unless the
+// dispatch is Inline.
+func spawn(spawner actor.SpawnerContext, d Dispatch, a actor.Actor, more ...actor.PropsOption) (*actor.PID, *inlineMailbox) {
+	p := actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithSupervisor(stop))
+	p.Configure(more...)
+	var m *inlineMailbox
 	if d == Inline {
-		p.Configure(actor.WithMailbox(newInlineMailbox))
+		m = new(inlineMailbox)
+		p.Configure(actor.WithMailbox(func() actor.Mailbox { return m }))
 	}
-	return p
+	return spawner.Spawn(p), m
 }
 
 // parent is the parent of all actors of a system. Children are stopped in the
@@ -154,13 +159,14 @@ func (p *parent) Receive(ctx actor.Context) {
 	}
 	s := p.system
 	for _, dev := range p.cfg.Devices {
-		d := newDeviceActor(dev, &p.cfg, &s.hooks)
-		shell := &deviceShell{device: d, layers: s.layers}
-		s.devices = append(s.devices, ctx.Spawn(props(p.cfg.Dispatch, func() actor.Actor { return shell })))
+		a := &deviceShell{device: newDeviceActor(dev, &p.cfg, &s.hooks), layers: s.layers, root: s.root}
+		a.pid, a.mailbox = spawn(ctx, p.cfg.Dispatch, a)
+		s.devices = append(s.devices, a)
 	}
 	for i := range s.layers {
-		shell := &layerShell{layer: layerActor{index: i, limits: p.cfg.Limits, hooks: &s.hooks}, devices: s.devices}
-		s.layers[i] = ctx.Spawn(props(p.cfg.Dispatch, func() actor.Actor { return shell }))
+		a := &layerShell{layer: layerActor{index: i, limits: p.cfg.Limits, hooks: &s.hooks}, devices: s.devices, root: s.root}
+		a.pid, a.mailbox = spawn(ctx, p.cfg.Dispatch, a)
+		s.layers[i] = a
 	}
 	p.spawned.Done()
 }
@@ -173,7 +179,7 @@ func (s *System) Call(r *messages.Request) {
 		return
 	}
 	defer s.leave()
-	s.root.Send(s.layers[r.Layer], r)
+	s.layers[r.Layer].call(r)
 	r.Reply.Wait()
 }
 
@@ -254,6 +260,6 @@ func (s *System) control(device int, c *messages.Control) {
 // send sends a control message to a device and blocks until it is answered.
 func (s *System) send(device int, c *messages.Control) {
 	c.Reply.Arm()
-	s.root.Send(s.devices[device], c)
+	s.root.Send(s.devices[device].pid, c)
 	c.Reply.Wait()
 }

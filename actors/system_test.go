@@ -349,7 +349,7 @@ func TestDeadLettersAreAnswered(t *testing.T) {
 	eachDispatch(t, func(t *testing.T, d Dispatch) {
 		p := newPlant(t, d, Hooks{})
 		p.close()
-		layer, dev := p.system.layers[0], p.system.devices[0]
+		layer, dev := p.system.layers[0].pid, p.system.devices[0].pid
 		for name, send := range map[string]func(r *messages.Request){
 			"request": func(r *messages.Request) { p.system.root.Send(layer, r) },
 			"command": func(r *messages.Request) { p.system.root.Send(dev, r.Command()) },

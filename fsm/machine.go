@@ -1,6 +1,10 @@
 package fsm
 
-import looplab "github.com/looplab/fsm"
+import (
+	looplab "github.com/looplab/fsm"
+
+	"offload/internal/invariants"
+)
 
 // Machine is the place of one group in the table. Make one with [NewMachine],
 // or call Init on one that is part of a larger value.
@@ -46,10 +50,22 @@ func (m *Machine) Fire(e Event) error {
 	if !m.Can(e) {
 		return m.refuse(e)
 	}
+	m.Advance(e)
+	return nil
+}
+
+// Advance moves the machine along e, which Check has allowed since the machine
+// last moved. It spares asking the judge a second time.
+func (m *Machine) Advance(e Event) {
+	if invariants.Enabled && !m.Can(e) {
+		panic(m.refuse(e))
+	}
 	next := targets[e][m.state]
+	if next == m.state {
+		return
+	}
 	m.judge.SetState(next.String())
 	m.state = next
-	return nil
 }
 
 // Allowed returns the events that are legal now, in the order of their

@@ -27,7 +27,7 @@ type row struct {
 }
 
 var rows = []row{
-	{"fsm", nil,
+	{"fsm", []string{"internal/invariants"},
 		"the life cycle is a table and knows neither devices nor actors"},
 	{"schedule", nil,
 		"a plan is a value that can be made and read without an engine"},
