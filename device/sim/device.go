@@ -26,6 +26,8 @@ type Config struct {
 	// Seed chooses among the legal orders. The same calls with the same seed
 	// run in the same order.
 	Seed uint64
+	// Schedule is used instead of Order and Seed where it is not nil.
+	Schedule *Schedule
 	// NoChecker switches findings off, those of operations that are refused included.
 	NoChecker bool
 	// OnFinding is called for each finding that Findings will list, at once. It
@@ -47,6 +49,7 @@ type Device struct {
 	lanes  []*stream // by lane; the host's is nil
 	host   clock
 	order  chooser
+	graph  *graph    // of what is submitted; nil unless it is being explored
 	queued int       // operations in all queues
 	ready  []*stream // of settle
 
@@ -83,11 +86,7 @@ func New(cfg Config) *Device {
 	}
 	d.Register(device.GatherKernel, gather)
 	d.Register(device.ScatterKernel, scatter)
-	if cfg.Order == Eager {
-		d.order = eager{}
-	} else {
-		d.order = newSeeded(cfg.Seed)
-	}
+	d.order = cfg.chooser()
 	return d
 }
 

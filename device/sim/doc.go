@@ -51,6 +51,13 @@
 // of this run gives. Where CUDA is silent the simulator is not: it refuses to
 // wait for an event that was never recorded.
 //
+// # Every order
+//
+// [Explore] runs a small program under all orders that there are, or under one
+// of each kind where operations do not touch each other. A [Schedule] is an order
+// as a text that replays; [Shrink] makes a simpler one of it, and [Batches.Drop]
+// a shorter program.
+//
 // # Memory
 //
 // Every buffer has memory of its own, rounded up to [Align] bytes. New memory,

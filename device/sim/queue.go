@@ -31,15 +31,16 @@ func (o Order) String() string {
 
 // A chooser makes the choices that the edges leave open.
 type chooser interface {
-	// pick chooses one of n streams whose next operation may run; n is at least 2.
-	pick(n int) int
+	// pick chooses one of the streams whose next operation may run. There is at
+	// least one; pick is called for every operation that runs.
+	pick(ready []*stream) int
 	// burst chooses how many of the queued operations to run before Submit returns.
 	burst(queued int) int
 }
 
 type eager struct{}
 
-func (eager) pick(int) int         { return 0 }
+func (eager) pick([]*stream) int   { return 0 }
 func (eager) burst(queued int) int { return queued }
 
 type seeded struct{ r *rand.Rand }
@@ -48,7 +49,12 @@ func newSeeded(seed uint64) seeded {
 	return seeded{rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))}
 }
 
-func (s seeded) pick(n int) int { return s.r.IntN(n) }
+func (s seeded) pick(ready []*stream) int {
+	if len(ready) == 1 {
+		return 0
+	}
+	return s.r.IntN(len(ready))
+}
 
 // burst keeps the device far behind in half of the cases, level in some, and
 // anywhere between in the rest.
@@ -123,6 +129,9 @@ func (d *Device) passed(p point) bool { return d.lanes[p.lane].done >= p.time }
 
 // enqueue appends t to the queue of s.
 func (d *Device) enqueue(s *stream, t task) {
+	if d.graph != nil {
+		d.graph.add(s, &t)
+	}
 	s.push(t)
 	d.queued++
 }
@@ -162,15 +171,10 @@ func (d *Device) silent(t *task) bool {
 // some stream can go on.
 func (d *Device) step() bool {
 	d.settle()
-	n := len(d.ready)
-	if n == 0 {
+	if len(d.ready) == 0 {
 		return false
 	}
-	k := 0
-	if n > 1 {
-		k = d.order.pick(n)
-	}
-	t := d.ready[k].pop()
+	t := d.ready[d.order.pick(d.ready)].pop()
 	d.queued--
 	d.exec(&t)
 	return true

@@ -113,8 +113,8 @@ func TestMemoryOfTheDeviceIsBounded(t *testing.T) {
 // last is an order that runs nothing during Submit and prefers the last stream.
 type last struct{}
 
-func (last) pick(n int) int { return n - 1 }
-func (last) burst(int) int  { return 0 }
+func (last) pick(ready []*stream) int { return len(ready) - 1 }
+func (last) burst(int) int            { return 0 }
 
 func testBounded(t *testing.T, order chooser) {
 	r := newRig(t, Config{})

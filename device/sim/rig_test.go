@@ -19,7 +19,12 @@ type rig struct {
 // at equal positions, and writes the result to each of its writes).
 func newRig(t testing.TB, cfg Config) *rig {
 	t.Helper()
-	d := New(cfg)
+	return rigOn(t, New(cfg))
+}
+
+// rigOn is newRig for a device that is there.
+func rigOn(t testing.TB, d *Device) *rig {
+	t.Helper()
 	d.Register("set", func(c *Call) error {
 		for _, w := range c.writes {
 			for i := range c.Write(w.Range) {
