@@ -44,6 +44,16 @@ func (e *entry) missing(dst []layout.Span) []layout.Span {
 	return layout.Minus(dst, want, e.have)
 }
 
+// backed reports whether the host has everything that groups which are away may
+// ask for, so that they do without the device buffer.
+func (d *deviceActor) backed(e *entry) bool {
+	if e.committed == 0 || e.stays {
+		return false
+	}
+	d.need = e.missing(d.need[:0])
+	return len(d.need) == 0
+}
+
 // outgoing is what one entry has copied directly: combs of deviceActor.combs.
 type outgoing struct {
 	entry       *entry
@@ -57,13 +67,13 @@ type outgoing struct {
 func (d *deviceActor) copyOut(g *group) error {
 	small := int64(0)
 	for _, e := range g.entries {
-		if e.moves && e.small && e.committed == 0 {
+		if e.goes() && e.small && e.committed == 0 {
 			small += e.storage.Bytes()
 		}
 	}
 	d.combs, d.direct, d.packed = d.combs[:0], d.direct[:0], d.packed[:0]
 	for _, e := range g.entries {
-		if e.moves && (!e.small || small >= d.coalesce) {
+		if e.goes() && (!e.small || e.committed > 0 || small >= d.coalesce) {
 			d.divide(e)
 		}
 	}

@@ -85,7 +85,9 @@ func (l *layerActor) step(r *messages.Request) next {
 	}
 	if !s.needsDevice(r.Event, c) {
 		r.Short = true
-		l.move(s, r, 0)
+		from := s.machine.State()
+		s.machine.Advance(r.Event)
+		l.moved(s, r, from, 0)
 		return answer
 	}
 	return ask
@@ -106,21 +108,19 @@ func (l *layerActor) resume(a *messages.Answer) {
 		l.fail(s, r)
 	case r.Err == nil:
 		r.Short = c.Ops == 0
-		l.move(s, r, c.Ops)
-		return
+		from := s.machine.State()
+		if r.Err = s.machine.Fire(r.Event); r.Err == nil {
+			l.moved(s, r, from, c.Ops)
+			return
+		}
 	}
 	if r.Event == fsm.Push {
 		s.saved = s.saved[:r.First]
 	}
 }
 
-// move fires the event of the request, which was checked before.
-func (l *layerActor) move(s *slot, r *messages.Request, ops int) {
-	from := s.machine.State()
-	if err := s.machine.Fire(r.Event); err != nil {
-		r.Err = err
-		return
-	}
+// moved does what follows when the machine has moved along the event of the request.
+func (l *layerActor) moved(s *slot, r *messages.Request, from fsm.State, ops int) {
 	switch r.Event {
 	case fsm.Push:
 		for _, v := range s.saved[r.First:] {
@@ -195,7 +195,7 @@ func (l *layerActor) judge(s *slot, r *messages.Request, c *messages.Command) er
 		}
 		if v.Owned() {
 			c.Items = append(c.Items, messages.Item{Storage: t.Storage, Index: len(s.saved) - r.First,
-				Move: l.mayMove(s, v), Small: v == messages.TooSmall})
+				Fate: l.fate(s, v), Small: v == messages.TooSmall})
 		}
 		s.saved = append(s.saved, saved{tensor: t, verdict: v, stream: r.Stream, holder: holder})
 	}
@@ -222,6 +222,19 @@ func (l *layerActor) verdict(s *slot, t device.Tensor) (v messages.Verdict, hold
 		return messages.NoGain, p.holder
 	}
 	return v, ""
+}
+
+// fate returns what a verdict means for the storage of a tensor in the slot.
+func (l *layerActor) fate(s *slot, v messages.Verdict) messages.Fate {
+	switch {
+	case s.mode != messages.Offload:
+		return messages.Held
+	case l.mayMove(s, v):
+		return messages.Goes
+	case v == messages.TooSmall:
+		return messages.Joins
+	}
+	return messages.Stays
 }
 
 // mayMove reports whether tensors with the verdict are moved by the slot: small

@@ -15,8 +15,9 @@ import (
 //
 // LG2: the host memory of an entry stays while one of its groups needs the
 // bytes there (is hosted). Its device buffer stays while one of its groups
-// needs the bytes there (is not away), and while somebody outside holds the
-// storage.
+// needs the bytes there (is not away), while a group that is away needs bytes
+// that are nowhere else (it is not backed), and while somebody outside holds
+// the storage.
 //
 // LG3: what an entry gives back, on the device or on the host, is ordered after
 // everything that this ledger had copying, writing or reading it.
@@ -35,6 +36,7 @@ type entry struct {
 	groups    []*group
 	moves     bool   // some group moves it
 	small     bool   // all that was pushed of it is below the size limit
+	stays     bool   // a group has a tensor of it that must not leave the device
 	version   uint64 // of the storage when it was pushed
 	ready     []*event
 	producers []int // streams on which it was pushed
@@ -136,6 +138,9 @@ func (l *ledger) end(e *entry) {
 		want: e.want[:0], have: e.have[:0], parts: e.parts[:0]}
 	l.spare = append(l.spare, e)
 }
+
+// goes reports whether e leaves the device with the groups that move it.
+func (e *entry) goes() bool { return e.moves && !e.stays }
 
 // needed reports whether a group other than g needs the bytes on the device.
 func (e *entry) needed(g *group) bool {

@@ -23,6 +23,8 @@ func (d *deviceActor) reset(g *group, s int) error {
 	for _, e := range g.entries {
 		switch {
 		case !e.onDevice || e.needed(g):
+		case len(e.groups) > 1 && !d.backed(e):
+			// The other groups are away and count on bytes that are nowhere else.
 		case e.shared():
 			// Whoever holds it besides may free it, or write to it, on the
 			// pass's stream from here on, and knows nothing of the copies.

@@ -27,14 +27,19 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 	var op int
 	for _, item := range c.Items {
 		e := d.ledger.take(g, item.Storage, d.version(item.Storage))
-		e.producers = note(e.producers, s)
-		e.small = e.small && item.Small
-		if !item.Move {
-			continue
+		e.small, e.stays = e.small && item.Small, e.stays || item.Fate == messages.Stays
+		if item.Fate == messages.Goes && !e.moves {
+			e.moves = true
+			for _, p := range e.producers { // of what had no reason to move until now
+				point, op := d.work.record(p)
+				d.makeReady(e, point, op)
+			}
 		}
-		e.moves = true
-		e.ask(r.Tensors[item.Index])
-		if d.marked(e, g, s) {
+		e.producers = note(e.producers, s)
+		if item.Fate != messages.Held {
+			e.ask(r.Tensors[item.Index])
+		}
+		if !e.moves || d.marked(e, g, s) {
 			continue
 		}
 		if ready == nil {
@@ -121,7 +126,7 @@ func (d *deviceActor) startOffload(c *messages.Command, g *group) error {
 // stream s, after the copies out.
 func (d *deviceActor) release(g *group, s int) error {
 	for _, e := range g.entries {
-		if e.committed > 0 && e.onDevice && !e.needed(g) && !e.shared() {
+		if e.onDevice && !e.needed(g) && !e.shared() && d.backed(e) {
 			d.free(e, s)
 		}
 	}

@@ -43,7 +43,7 @@ func TestRequestReset(t *testing.T) {
 	var r Request
 	r.Reset()
 	r.Indices = append(r.Indices, 1, 2, 3)
-	r.Command().Items = append(r.Command().Items, Item{Move: true})
+	r.Command().Items = append(r.Command().Items, Item{Fate: Goes})
 	r.Verb, r.Short, r.Unused, r.First = Close, true, 3, 4
 	r.Command().Ticket, r.Command().Failed = 7, true
 	before := &r.Indices[0]

@@ -113,9 +113,24 @@ type Ticket uint32
 type Item struct {
 	Storage *device.Storage
 	Index   int  // Push: of the tensor in Request.Tensors
-	Move    bool // it goes to the host when the group is offloaded
+	Fate    Fate // Push
 	Small   bool // it is below the size limit: it moves if all small ones together are worth it
 }
+
+// Fate says what is to become of a pushed tensor when its group is offloaded.
+// Tensors of one storage share what becomes of it.
+type Fate uint8
+
+const (
+	// Held: the group is not offloaded; it holds the storage until its reset.
+	Held Fate = iota
+	// Joins: it gives no reason to move the storage, and moves if there is another.
+	Joins
+	// Goes: the storage goes to the host.
+	Goes
+	// Stays: the storage has to stay on the device, with all that is saved of it.
+	Stays
+)
 
 // Copied is a storage of which bytes were copied out.
 type Copied struct {

@@ -48,6 +48,7 @@ func New(t TB, cfg sim.Config) *Rig {
 		r.compare(span, c.Read(span), Pattern(uint64(c.Arg(1).Int), span.Bytes))
 		return nil
 	})
+	r.Sim.Register("rig.check-view", r.checkView)
 	r.IDs = device.NewIDs(r.Sim)
 	r.Compute = r.Stream()
 	return r
@@ -235,13 +236,16 @@ func fill(s device.Stream, span device.Range, seed uint64) device.Op {
 		Name: "rig.fill", Args: []device.Arg{{Range: span}, {Int: int64(seed)}}, Writes: []device.Range{span}}}
 }
 
+// step is what the state of a pattern grows by with each word.
+const step = 0x9e3779b97f4a7c15
+
 // Pattern returns n bytes that the seed determines. Patterns of different seeds
 // differ almost everywhere.
 func Pattern(seed uint64, n int64) []byte {
 	var word [8]byte
 	b := make([]byte, 0, n+8)
 	for x := seed; int64(len(b)) < n; {
-		x += 0x9e3779b97f4a7c15
+		x += step
 		z := (x ^ x>>30) * 0xbf58476d1ce4e5b9
 		binary.LittleEndian.PutUint64(word[:], z^z>>27)
 		b = append(b, word[:]...)
