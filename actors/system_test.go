@@ -161,7 +161,7 @@ func TestAnsweredAfterStop(t *testing.T) {
 // Requests that race with Stop are answered: by the actors, or with ErrStopped.
 func TestAnsweredWhileStopping(t *testing.T) {
 	eachDispatch(t, func(t *testing.T, d Dispatch) {
-		for range 20 {
+		for range 5 {
 			p := newPlant(t, d, Hooks{})
 			var ready, all sync.WaitGroup
 			race := func(call func() error) {
