@@ -35,6 +35,8 @@ var rows = []row{
 		"device work is data: those who run or watch it import this package, never the other way round"},
 	{"device/sim", []string{"device", "internal/..."},
 		"a device knows nothing of what is offloaded"},
+	{"device/null", []string{"device"},
+		"a device knows nothing of what is offloaded"},
 	{"device/cuda/...", []string{"device", "device/cuda/...", "internal/..."},
 		"a device knows nothing of what is offloaded"},
 	{"device/fault", []string{"device"},
