@@ -34,11 +34,11 @@
 //
 // # Order
 //
-// [MLP.Step] is a whole training step. Its parts are there for loops with
-// several micro-batches: [MLP.Forward] and [MLP.Backward] for each pass, in any
-// order that keeps a pass's own order, gradients adding up, then one
-// [MLP.Update]. Each part enqueues work on the model's stream and returns; only
-// [Run.Result] waits.
+// [MLP.Step] is a whole training step, and [MLP.StepInTurns] one of several
+// micro-batches whose passes are in flight together. Their parts are there for
+// other loops: [MLP.Forward] and [MLP.Backward] for each pass, in any order that
+// keeps a pass's own order, gradients adding up, then one [MLP.Update]. Each
+// part enqueues work on the model's stream and returns; only [Run.Result] waits.
 //
 // # Concurrency
 //

@@ -103,63 +103,6 @@ func TestSeedMakesWeights(t *testing.T) {
 	}
 }
 
-// TestMicroBatches accumulates over micro-batches in two orders of the passes.
-func TestMicroBatches(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	whole := small.random(rng, 9)
-	var parts []Batch
-	for lo := 0; lo < 9; lo += 3 {
-		parts = append(parts, Batch{
-			Images: whole.Images[lo*small.Inputs : (lo+3)*small.Inputs], Labels: whole.Labels[lo : lo+3], Whole: 9})
-	}
-	train := func(order string) (weights []float32, loss float64) {
-		w := open(t, setting{config: small, offloaded: 2})
-		defer w.close()
-		passes := make([]*offload.Pass, len(parts))
-		runs := make([]*Run, len(parts))
-		forward, backward := 0, 0
-		for _, step := range order {
-			var err error
-			if step == 'F' {
-				passes[forward] = w.begin(offload.Train)
-				runs[forward], err = w.model.Forward(passes[forward], parts[forward])
-				forward++
-			} else {
-				w.must(w.model.Backward(passes[backward], runs[backward]))
-				err = passes[backward].End()
-				backward++
-			}
-			w.must(err)
-		}
-		w.must(w.model.Update())
-		for _, r := range runs {
-			result, err := r.Result()
-			w.must(err)
-			loss += result.Loss / float64(len(runs))
-		}
-		return w.weights(), loss
-	}
-	weights, loss := train("FFFBBB")
-	for _, order := range []string{"FBFBFB", "FFBFBB"} {
-		if got, _ := train(order); !slices.Equal(got, weights) {
-			t.Errorf("order %s: other weights than FFFBBB", order)
-		}
-	}
-	w := open(t, setting{config: small})
-	defer w.close()
-	want := w.step(whole)
-	if d := loss - want.Loss; d > 1e-6 || d < -1e-6 {
-		t.Errorf("mean loss of the micro-batches is %v, want %v", loss, want.Loss)
-	}
-	for i, x := range w.weights() {
-		if d := x - weights[i]; d > 1e-5 || d < -1e-5 {
-			t.Errorf("weight %d is %v with micro-batches, %v without", i, weights[i], x)
-		}
-	}
-}
-
 // TestEvaluateBetween runs inference between forward and backward of a training
 // pass: it changes nothing there.
 func TestEvaluateBetween(t *testing.T) {
