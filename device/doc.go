@@ -36,6 +36,10 @@
 // act at once on the calling goroutine. Copies between device and host take
 // pinned buffers only.
 //
+// Device memory that the program has from elsewhere is used through a buffer
+// that [Adopt] makes and [Disown] ends. It stays its owner's: the device never
+// allocates from it. [IDs.AdoptStorage] makes a storage of it.
+//
 // # Concurrency
 //
 // A Device and an [IDs] are safe for use by several goroutines; operations of

@@ -28,6 +28,14 @@ const (
 	// Free gives back Dst.Buffer in the order of Stream: work that is ordered
 	// after it may get the same memory. All uses must be ordered before it.
 	Free
+	// Adopt makes Dst.Buffer name the Dst.Bytes of device memory at Address,
+	// which belong to the caller. It acts at once. Adopted memory counts neither
+	// as used nor against a limit, and Free refuses it.
+	Adopt
+	// Disown ends the adoption of Dst.Buffer in the order of Stream: work that
+	// is ordered after it may use the memory, which is its owner's again. All
+	// uses must be ordered before it.
+	Disown
 	// Pin makes pinned host memory of Dst.Bytes for Dst.Buffer. It acts at once.
 	Pin
 	// Unpin gives back Dst.Buffer at once. All uses must have passed for the host.
@@ -57,7 +65,7 @@ const (
 )
 
 var kindNames = [Kinds]string{
-	"none", "open-stream", "close-stream", "record", "wait", "retire", "alloc", "free", "pin", "unpin",
+	"none", "open-stream", "close-stream", "record", "wait", "retire", "alloc", "free", "adopt", "disown", "pin", "unpin",
 	"copy-out", "copy-in", "copy-within", "launch", "access", "host-read", "host-write", "sync-stream", "sync-event",
 }
 
@@ -110,13 +118,14 @@ func (r Reason) String() string {
 
 // Op is one operation. Which fields it uses is said by its kind.
 type Op struct {
-	Kind   Kind
-	Reason Reason
-	Stream Stream
-	Event  Event
-	Dst    Range
-	Src    Range
-	Kernel *Kernel
+	Kind    Kind
+	Reason  Reason
+	Stream  Stream
+	Event   Event
+	Dst     Range
+	Src     Range
+	Address uintptr // of Adopt
+	Kernel  *Kernel
 }
 
 // String describes the operation on one line, for example

@@ -52,6 +52,7 @@ type Storage struct {
 	home    Stream
 	buffer  Buffer
 	ids     *IDs // minted the buffer; nil if its id is put back by other means
+	owner   owner
 	version atomic.Uint64
 
 	mu    sync.Mutex
@@ -89,12 +90,27 @@ func (s *Storage) Buffer() Buffer { return s.buffer }
 // calls it.
 func (s *Storage) Move(b Buffer, ids *IDs, home Stream) { s.buffer, s.ids, s.home = b, ids, home }
 
-// Freed says that a Free of the buffer is submitted. Whoever submits it calls Freed.
-func (s *Storage) Freed() {
+// FreeOn returns the operation that gives the buffer back in the order of
+// stream: a Free, or a Disown if the memory is adopted.
+func (s *Storage) FreeOn(stream Stream) Op {
+	op := Op{Kind: Free, Stream: stream, Dst: Range{Buffer: s.buffer, Bytes: s.bytes}}
+	if s.Adopted() {
+		op.Kind = Disown
+	}
+	return op
+}
+
+// Freed says that the operation of [Storage.FreeOn] is submitted. Whoever
+// submits it calls Freed. For adopted memory it returns the function that tells
+// the owner, which has to be called with the stream of the operation; otherwise
+// nil.
+func (s *Storage) Freed() (giveBack func(Stream)) {
 	if s.ids != nil {
 		s.ids.PutBuffer(s.buffer)
 	}
-	s.buffer, s.ids = Buffer{}, nil
+	giveBack = s.owner.giveBack
+	s.buffer, s.ids, s.owner = Buffer{}, nil, owner{}
+	return giveBack
 }
 
 // Touch says that the bytes have been changed. A change between Push and the

@@ -34,7 +34,7 @@ func (w *Watched) Submit(b *Batch) error {
 			for _, r := range op.Kernel.Writes {
 				w.writes[r.Buffer]++
 			}
-		case Free:
+		case Free, Disown:
 			delete(w.writes, op.Dst.Buffer)
 		}
 	}
