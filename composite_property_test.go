@@ -29,6 +29,7 @@ func draw(t *rapid.T, r *rig.Rig, layer int) *drawing {
 		class := rapid.SampledFrom([]device.Class{device.Activation, device.Activation, device.Activation, device.Weight, device.Workspace, device.Index}).Draw(t, "class")
 		half := rapid.SampledFrom([]int64{1, 100, limit - 1, limit, 3000}).Draw(t, "bytes of a half")
 		x := r.TensorOf(r.Compute, fmt.Sprintf("storage %d of layer %d", i, layer), class, 2*half)
+		x.Keep = rapid.IntRange(0, 9).Draw(t, "keep") == 0
 		d.storages = append(d.storages, x)
 		for h := range 2 {
 			v := halfOf(x, h)
@@ -56,7 +57,6 @@ func (d *drawing) component(classes ...device.Class) device.Tensor {
 		return device.Tensor{}
 	}
 	v := halfOf(d.storages[i], rapid.IntRange(0, 1).Draw(d.T, "half"))
-	v.Keep = rapid.IntRange(0, 9).Draw(d.T, "keep") == 0
 	return v
 }
 
@@ -144,14 +144,19 @@ func TestAnyComposite(t *testing.T) {
 		}
 		var all [layers][]pushed
 		var slots [layers]*offload.Slot
-		// Within a layer composites share storages; layers have their own.
+		// What is saved in one layer and released may not be saved in the next. In a
+		// manual plan nothing is released before the end of the forward, so that all
+		// layers save the same; in a window they have storages of their own.
 		var drawings []*drawing
+		var pool []offload.Composite
 		for layer := range layers {
-			d := draw(rt, r, layer)
-			drawings = append(drawings, d)
-			pool := make([]offload.Composite, rapid.IntRange(1, 3).Draw(rt, "composites"))
-			for i := range pool {
-				pool[i] = d.composite(2)
+			if layer == 0 || !manual {
+				d := draw(rt, r, layer)
+				drawings = append(drawings, d)
+				pool = make([]offload.Composite, rapid.IntRange(1, 3).Draw(rt, "composites"))
+				for i := range pool {
+					pool[i] = d.composite(2)
+				}
 			}
 			slots[layer], err = pass.Forward(layer)
 			must(err)
@@ -193,7 +198,7 @@ func TestAnyComposite(t *testing.T) {
 		must(pass.End())
 
 		// A storage moves when one of its halves is reason enough, and then all of
-		// it does, once.
+		// it does, once. What layers share may come back for each of them, or stay.
 		// What was asked to stay keeps the rest of its storage on the device, too.
 		stays := make(map[*device.Storage]bool)
 		for _, ps := range all {
@@ -223,8 +228,8 @@ func TestAnyComposite(t *testing.T) {
 			}
 		}
 		m := engine.Metrics()
-		if m.BytesOut != want || m.BytesIn != want || m.StoragesHeld != 0 || m.HostInUse != 0 || m.Unused != 0 {
-			rt.Errorf("after the pass: %+v; %d bytes were to move each way", m, want)
+		if m.BytesOut != want || !manual && m.BytesIn != want || m.StoragesHeld != 0 || m.HostInUse != 0 || m.Unused != 0 {
+			rt.Errorf("after the pass: %+v; %d bytes were to move", m, want)
 		}
 		must(engine.Close())
 		for _, d := range drawings {

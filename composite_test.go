@@ -344,6 +344,35 @@ func TestCompositePushedThrice(t *testing.T) {
 	})
 }
 
+// A composite that two layers save is copied once, and its scales, which stay,
+// are there for one layer when the other is done.
+func TestCompositeOfTwoLayers(t *testing.T) {
+	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+		b := open(t, offload.Options{Layers: 2, Dispatch: d, MinElements: limit, SlabBytes: 64 << 10})
+		defer b.close()
+		c := b.mx("x", true, true)
+		p := b.begin()
+		first, second := b.forward(p, 0), b.forward(p, 1)
+		v0, err := first.PushComposite(c)
+		b.must(err)
+		v1, err := second.PushComposite(c)
+		b.must(err)
+		b.reach(first, fsm.Offloaded)
+		got, err := second.PopComposite(v1)
+		b.must(err)
+		b.see(got)
+		b.must(second.Reset())
+		b.must(first.Reload())
+		got, err = first.PopComposite(v0)
+		b.must(err)
+		b.see(got)
+		b.must(p.End())
+		if m := b.engine.Metrics(); m.CopiesOut != 2 || m.CopiesIn != 2 {
+			t.Errorf("%d copies out and %d in, want the 2 of its data", m.CopiesOut, m.CopiesIn)
+		}
+	})
+}
+
 // What the caller does to its object after the push does not change what is
 // popped, and what it does to a popped one does not change the next.
 func TestCompositeIsSavedAsItWas(t *testing.T) {
