@@ -92,9 +92,9 @@ func (s SavedComposite) String() string {
 //
 // c and its tensors stay as they are, and c may be changed or dropped
 // afterwards: what PopComposite returns is like c was at the push. The storages
-// of its activations are taken over, as by Push. Work that is enqueued on the
-// slot's stream before the slot is released may still read them; Retain those
-// that are read later.
+// of its activations are taken over, as by Push, and not when the push is
+// refused. Work that is enqueued on the slot's stream before the slot is
+// released may still read them; Retain those that are read later.
 func (s *Slot) PushComposite(c Composite) (SavedComposite, error) {
 	shell, cs, err := dismantle(c)
 	if err != nil {
