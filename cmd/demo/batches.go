@@ -40,6 +40,15 @@ func (b *batches) draw() nn.Batch {
 	return b.batch
 }
 
+// part returns micro-batch i of n of the same size.
+func part(b nn.Batch, i, n int) nn.Batch {
+	size := len(b.Labels) / n
+	return nn.Batch{
+		Images: b.Images[i*size*mnist.Pixels : (i+1)*size*mnist.Pixels],
+		Labels: b.Labels[i*size : (i+1)*size],
+	}
+}
+
 // all returns the whole set as one list of images and one of labels.
 func all(set *mnist.Set) (images []float32, labels []int32) {
 	images = make([]float32, len(set.Images))

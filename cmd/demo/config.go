@@ -19,26 +19,31 @@ const automatic = 0
 
 // The bounds of the flags keep every product of two of them far from an overflow.
 const (
-	maxLayers = 1024
-	maxWidth  = 1 << 14
-	maxBatch  = 1 << 20
-	maxSteps  = 1 << 20
+	maxLayers       = 1024
+	maxWidth        = 1 << 14
+	maxBatch        = 1 << 20
+	maxMicroBatches = 1024
+	maxAccumulate   = 1024
+	maxSteps        = 1 << 20
 )
 
 // config is what the flags say.
 type config struct {
-	device  string
-	layers  int // residual blocks
-	width   int
-	batch   int
-	steps   int
-	offload count    // layers to offload, or automatic
-	limit   byteSize // of device memory, or automatic
-	seed    uint64
-	data    string
-	json    string
-	log     logLevel
-	quiet   bool
+	device       string
+	layers       int // residual blocks
+	width        int
+	batch        int
+	microBatches int // of a batch
+	order        order
+	accumulate   int // batches of a step
+	steps        int
+	offload      count    // layers to offload, or automatic
+	limit        byteSize // of device memory, or automatic
+	seed         uint64
+	data         string
+	json         string
+	log          logLevel
+	quiet        bool
 }
 
 // byteSize is a flag such as 24MiB.
@@ -103,13 +108,17 @@ func (l *logLevel) Set(text string) error {
 
 // newFlags returns the flags and where their values go, defaults for now.
 func newFlags() (*flag.FlagSet, *config) {
-	c := &config{log: logLevel(zerolog.WarnLevel)}
+	c := &config{order: forwardsFirst, log: logLevel(zerolog.WarnLevel)}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // Parse would print the usage after every error
 	flags.StringVar(&c.device, "device", "sim", "`device` to train on: sim, the simulated device")
 	flags.IntVar(&c.layers, "layers", 6, "residual blocks of the model; the input projection and the head are layers as well")
 	flags.IntVar(&c.width, "width", 128, "`features` between the blocks")
-	flags.IntVar(&c.batch, "batch", 2048, "`images` of a training step")
+	flags.IntVar(&c.batch, "batch", 2048, "`images` of a batch")
+	flags.IntVar(&c.microBatches, "micro-batches", 1, "split a batch into `N` micro-batches with a pass each; tensors N times smaller are offloaded then")
+	flags.Var(&c.order, "order", "`order` of the micro-batches of a batch: ffbb, all forwards, then the backwards in the opposite order;\n"+
+		"1f1b, two in flight; fbfb, one by one")
+	flags.IntVar(&c.accumulate, "accumulate", 1, "sum up the gradients of `N` batches for one training step")
 	flags.IntVar(&c.steps, "steps", 100, "training steps of each run")
 	flags.Var(&c.offload, "offload", "offload the first `N` layers (default the number of blocks)")
 	flags.Var(&c.limit, "device-memory", "`size` of the device memory of the limited and the offloaded run, such as 24MiB\n"+
@@ -167,6 +176,11 @@ func (c *config) validate() error {
 	within("layers", c.layers, 1, maxLayers)
 	within("width", c.width, 1, maxWidth)
 	within("batch", c.batch, 1, maxBatch)
+	within("micro-batches", c.microBatches, 1, maxMicroBatches)
+	if n := c.microBatches; n > 1 && n <= maxMicroBatches && c.batch >= 1 && c.batch%n != 0 {
+		fault("-micro-batches %d: want a divisor of -batch %d", n, c.batch)
+	}
+	within("accumulate", c.accumulate, 1, maxAccumulate)
 	within("steps", c.steps, 1, maxSteps)
 	if c.offload != automatic && c.layers >= 1 && c.layers <= maxLayers {
 		within("offload", int(c.offload), 1, layersOf(c.layers)-1)

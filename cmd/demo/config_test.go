@@ -13,7 +13,7 @@ import (
 )
 
 var defaults = config{
-	device: "sim", layers: 6, width: 128, batch: 2048, steps: 100, offload: 6,
+	device: "sim", layers: 6, width: 128, batch: 2048, microBatches: 1, order: forwardsFirst, accumulate: 1, steps: 100, offload: 6,
 	seed: 1, log: logLevel(zerolog.WarnLevel),
 }
 
@@ -30,6 +30,11 @@ func TestParse(t *testing.T) {
 		{"binary sizes", "-device-memory 24MiB", func(c *config) { c.limit = 24 << 20 }},
 		{"decimal sizes", "-device-memory=1.5MB", func(c *config) { c.limit = 1500000 }},
 		{"plain bytes", "-device-memory 4096", func(c *config) { c.limit = 4096 }},
+		{"micro-batches", "-micro-batches 4", func(c *config) { c.microBatches = 4 }},
+		{"as many micro-batches as images", "-batch 3 -micro-batches 3", func(c *config) { c.batch, c.microBatches = 3, 3 }},
+		{"an order", "-micro-batches 2 -order 1f1b", func(c *config) { c.microBatches, c.order = 2, alternating }},
+		{"another order", "-order fbfb", func(c *config) { c.order = oneByOne }},
+		{"batches that accumulate", "-accumulate 3", func(c *config) { c.accumulate = 3 }},
 		{"everything else", "-device sim -width 64 -batch 100 -steps 7 -seed 42 -data some/where -log debug -quiet -json " + file,
 			func(c *config) {
 				c.width, c.batch, c.steps, c.seed = 64, 100, 7, 42
@@ -72,6 +77,15 @@ func TestParseRefuses(t *testing.T) {
 		{"too many blocks", "-layers 1025", "-layers 1025: want from 1 to 1024"},
 		{"no width", "-width 0", "-width 0: want from 1 to 16384"},
 		{"a negative batch", "-batch -1", "-batch -1: want from 1 to 1048576"},
+		{"no micro-batches", "-micro-batches 0", "-micro-batches 0: want from 1 to 1024"},
+		{"micro-batches that do not divide the batch", "-micro-batches 3", "-micro-batches 3: want a divisor of -batch 2048"},
+		{"more micro-batches than images", "-batch 4 -micro-batches 8", "-micro-batches 8: want a divisor of -batch 4"},
+		{"too many micro-batches", "-micro-batches 2048", "-micro-batches 2048: want from 1 to 1024"},
+		{"an unknown order", "-order bbff", `invalid value "bbff" for flag -order: want one of ffbb, 1f1b, fbfb`},
+		{"nothing to accumulate", "-accumulate 0", "-accumulate 0: want from 1 to 1024"},
+		{"a negative number to accumulate", "-accumulate -2", "-accumulate -2: want from 1 to 1024"},
+		{"too much to accumulate", "-accumulate 1025", "-accumulate 1025: want from 1 to 1024"},
+		{"no batch and micro-batches", "-batch 0 -micro-batches 2", "-batch 0: want from 1 to 1048576"},
 		{"no steps", "-steps 0", "-steps 0: want from 1 to 1048576"},
 		{"nothing to offload", "-offload 0", `invalid value "0" for flag -offload: want a number from 1 on`},
 		{"less than nothing to offload", "-offload -1", "want a number from 1 on"},
@@ -106,7 +120,7 @@ func TestParseHelp(t *testing.T) {
 	if strings.Contains(text.String(), "(default )") {
 		t.Errorf("usage names an empty default:\n%s", &text)
 	}
-	for _, name := range []string{"device", "layers", "width", "batch", "steps", "offload", "device-memory", "seed", "data", "json", "log", "quiet"} {
+	for _, name := range []string{"device", "layers", "width", "batch", "micro-batches", "order", "accumulate", "steps", "offload", "device-memory", "seed", "data", "json", "log", "quiet"} {
 		if !strings.Contains(text.String(), "\n  -"+name) {
 			t.Errorf("usage does not tell of -%s:\n%s", name, &text)
 		}

@@ -26,6 +26,7 @@ type demo struct {
 
 // results are what the runs gave.
 type results struct {
+	config                       config
 	resident, limited, offloaded *outcome
 	trial                        *outcome  // nil if the limit was given
 	identical                    bool      // resident and offloaded
@@ -38,7 +39,7 @@ type results struct {
 // then tests the model of the last run. An error is a run that failed, not a
 // result that is not as it must be.
 func (d *demo) run(ctx context.Context) (*results, error) {
-	var r results
+	r := results{config: d.config}
 	var err error
 	if r.resident, err = d.train(ctx, setting{name: "resident", steps: d.config.steps}, nil); err != nil {
 		return nil, err
@@ -49,7 +50,7 @@ func (d *demo) run(ctx context.Context) (*results, error) {
 		if r.trial, err = d.train(ctx, setting{name: "trial", offload: int(d.config.offload), steps: 1}, nil); err != nil {
 			return nil, err
 		}
-		if limit, err = chooseLimit(r.trial, r.resident); err != nil {
+		if limit, err = d.chooseLimit(r.trial, r.resident); err != nil {
 			return nil, err
 		}
 	}
@@ -71,11 +72,11 @@ func (d *demo) run(ctx context.Context) (*results, error) {
 
 // chooseLimit returns a device memory limit half-way between the peak of an
 // offloaded run and that of a resident one.
-func chooseLimit(offloaded, resident *outcome) (int64, error) {
+func (d *demo) chooseLimit(offloaded, resident *outcome) (int64, error) {
 	if offloaded.peak >= resident.peak {
 		return 0, fmt.Errorf("with %d layers offloaded a step needs %d bytes of device memory, not less than the %d without: "+
 			"tensors of less than %d elements stay on the device; raise -batch or -width, or give -device-memory",
-			offloaded.offload, offloaded.peak, resident.peak, minElements())
+			offloaded.offload, offloaded.peak, resident.peak, d.config.minElements())
 	}
 	return between(offloaded.peak, resident.peak), nil
 }
@@ -88,6 +89,8 @@ func (r *results) report() report {
 		limited.Error = r.limited.shortage.Error()
 	}
 	return report{
+		MicroBatches: r.config.microBatches,
+		Accumulate:   r.config.accumulate,
 		Identical:    r.identical,
 		TestAccuracy: r.test.Accuracy,
 		LimitBytes:   r.limited.limit,
@@ -160,10 +163,12 @@ func (r *results) faults() []string {
 }
 
 // minElements returns the number of elements from which on a tensor is moved.
-func minElements() int64 {
+// It shrinks with the micro-batches, so that the same activations move however
+// a batch is split.
+func (c config) minElements() int64 {
 	var o offload.Options
 	o.EnsureDefaults()
-	return o.MinElements
+	return max(o.MinElements/int64(c.microBatches), 1)
 }
 
 // newLog writes what level allows to w, for people.

@@ -11,6 +11,8 @@ import (
 
 // report is what -json writes. Its keys are a promise to scripts.
 type report struct {
+	MicroBatches int             `json:"micro_batches"` // of a batch
+	Accumulate   int             `json:"accumulate"`    // batches of a step
 	Identical    bool            `json:"identical"`     // losses and final weights of the resident and the offloaded run, bit for bit
 	TestAccuracy float64         `json:"test_accuracy"` // of the offloaded run's model, 0 to 1
 	LimitBytes   int64           `json:"limit_bytes"`   // of device memory, in the limited and the offloaded run

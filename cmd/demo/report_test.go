@@ -12,6 +12,8 @@ import (
 )
 
 var filledReport = report{
+	MicroBatches: 12,
+	Accumulate:   13,
 	Identical:    true,
 	TestAccuracy: 0.9375,
 	LimitBytes:   1,
@@ -24,6 +26,8 @@ var filledReport = report{
 }
 
 const filledText = `{
+  "micro_batches": 12,
+  "accumulate": 13,
   "identical": true,
   "test_accuracy": 0.9375,
   "limit_bytes": 1,

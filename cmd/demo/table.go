@@ -47,6 +47,18 @@ func trained(o *outcome, format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
+// step describes what a training step is made of.
+func (c config) step() string {
+	text := humanize.Comma(int64(c.batch)) + " images"
+	if c.accumulate > 1 {
+		text = fmt.Sprintf("%d batches of %s", c.accumulate, text)
+	}
+	if c.microBatches > 1 {
+		text += fmt.Sprintf(" in %d micro-batches, order %s", c.microBatches, c.order)
+	}
+	return text
+}
+
 // table writes the results for people.
 func (r *results) table(w io.Writer) {
 	runs := []*outcome{r.resident, r.limited, r.offloaded}
@@ -60,6 +72,7 @@ func (r *results) table(w io.Writer) {
 	}
 	t.Flush()
 	fmt.Fprintln(w)
+	fmt.Fprintf(w, "training step:       %s\n", r.config.step())
 	if err := r.limited.shortage; err != nil {
 		fmt.Fprintf(w, "limited run:         %v\n", err)
 	} else {

@@ -86,12 +86,16 @@ func (d *demo) open(s setting) (*session, error) {
 	if err := ses.submit("open", device.OpenStream); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	ses.engine, err = offload.Open(m, offload.Options{Plan: plan, Listener: ses.listener(d.log.With().Str("run", s.name).Logger())})
+	ses.engine, err = offload.Open(m, offload.Options{
+		Plan:        plan,
+		MinElements: d.config.minElements(),
+		Listener:    ses.listener(d.log.With().Str("run", s.name).Logger()),
+	})
 	if err == nil {
 		ses.model, err = nn.New(m, ses.stream, nn.Config{
 			Blocks: d.config.layers,
 			Width:  d.config.width,
-			Batch:  d.config.batch,
+			Batch:  d.config.batch / d.config.microBatches,
 			Seed:   d.config.seed,
 		})
 	}
@@ -174,14 +178,26 @@ func (d *demo) train(ctx context.Context, s setting, then func(*session) error) 
 }
 
 func (d *demo) steps(ctx context.Context, ses *session, o *outcome) error {
-	draw := newBatches(d.training, d.config.batch, d.config.seed)
+	c := d.config
+	draw := newBatches(d.training, c.batch, c.seed)
+	var batch nn.Batch
+	next := func(microBatch int) nn.Batch {
+		i := microBatch % c.microBatches
+		if i == 0 { // every order begins a batch with its first micro-batch
+			batch = draw.draw()
+		}
+		b := part(batch, i, c.microBatches)
+		b.Whole = c.batch * c.accumulate
+		return b
+	}
+	turns := c.turns()
 	d.progress.begin(o.name, o.steps)
 	defer d.progress.end()
 	for range o.steps {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		r, err := ses.model.Step(ctx, ses.engine, draw.draw())
+		r, err := ses.model.StepInTurns(ctx, ses.engine, turns, next)
 		if errors.Is(err, device.ErrOutOfMemory) {
 			o.shortage = err
 			return nil
