@@ -54,6 +54,7 @@ type Device struct {
 	ready  []*stream // of settle
 
 	heap      heap
+	externals []*External
 	memory    ledger
 	pinned    ledger
 	seq       uint64
@@ -120,7 +121,8 @@ func (d *Device) Register(name string, k KernelFunc) {
 }
 
 // Lookup returns the size of b in bytes, as it was asked for, and for pinned
-// memory the bytes themselves. Simulated memory has no addresses.
+// memory the bytes themselves. Simulated memory has no addresses, except that
+// adopted memory has the one that it was adopted at.
 func (d *Device) Lookup(b device.Buffer) (device.Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +139,7 @@ func (d *Device) Lookup(b device.Buffer) (device.Memory, error) {
 	if s == nil || s.live == nil || s.gen != b.Gen {
 		return device.Memory{}, fmt.Errorf("%w: there is no buffer %v", device.ErrUnknown, b)
 	}
-	m := device.Memory{Size: s.live.bytes}
+	m := device.Memory{Address: s.live.address, Size: s.live.bytes}
 	if b.Place == device.OnHost {
 		m.Host = s.live.memory(&d.heap)[:m.Size:m.Size]
 	}
@@ -210,7 +212,7 @@ func (d *Device) Close() error {
 	d.closed = true
 	d.spaces, d.lanes, d.host, d.calls = nil, nil, nil, nil
 	d.reads, d.writes, d.ready = nil, nil, nil
-	d.heap = heap{}
+	d.heap, d.externals = heap{}, nil
 	d.memory.inUse, d.pinned.inUse = 0, 0
 	return d.lost
 }

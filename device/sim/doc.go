@@ -31,9 +31,9 @@
 //	HB2   A write is ordered after the reads of what it overwrites.
 //	HB3   A write is ordered after the write of what it overwrites.
 //	HB4   A use of device memory is ordered after its allocation.
-//	HB5   A free is ordered after the allocation and every use of the memory.
-//	HB6   Nothing names a buffer once its free or unpin has been submitted.
-//	HB7   A buffer is freed or unpinned once.
+//	HB5   A free or disown is ordered after the allocation and every use of the memory.
+//	HB6   Nothing names a buffer once its free, disown or unpin has been submitted.
+//	HB7   A buffer is freed, disowned or unpinned once.
 //	HB8   Bytes are written before they are read.
 //	HB9   An event is waited for only after it was recorded, in its own generation.
 //	HB10  An event is recorded once in each generation.
@@ -44,9 +44,10 @@
 //	HB14  A kernel accesses only what it declares.
 //	HB15  A kernel that is launched is registered.
 //	HB16  An id belongs to the device that it is given to.
-//	HB17  What was made is given back before Close.
+//	HB17  What was made or adopted is given back before Close.
+//	HB18  Memory is adopted by one buffer at a time.
 //
-// An operation that breaks HB6, HB7, HB9, HB10, HB13, HB15 or HB16 is refused as well, since
+// An operation that breaks HB6, HB7, HB9, HB10, HB13, HB15, HB16 or HB18 is refused as well, since
 // it cannot be executed; the others are executed, with the bytes that the order
 // of this run gives. Where CUDA is silent the simulator is not: it refuses to
 // wait for an event that was never recorded.
@@ -68,6 +69,11 @@
 // free is ordered before it. A real allocator would have to grow or to insert a
 // wait that nobody asked for; the simulator does neither and returns
 // [device.ErrOutOfMemory]. Fragmentation is not simulated.
+//
+// [Device.External] makes memory that belongs to the program, with an address
+// that is good for nothing but to be adopted. Its bytes are the program's own:
+// they are not poisoned when they are disowned, but the host, and other streams,
+// must not use them before they are ordered after that (HB1 to HB3, HB12).
 //
 // # Kernels
 //

@@ -19,11 +19,11 @@ const (
 	WriteAfterWrite
 	// UseBeforeAlloc is HB4: a use that is not ordered after the allocation.
 	UseBeforeAlloc
-	// FreeInFlight is HB5: a free that is not ordered after a use, or after the allocation.
+	// FreeInFlight is HB5: a free or disown that is not ordered after a use, or after the allocation.
 	FreeInFlight
 	// UseAfterFree is HB6: an operation that names a buffer that was given back.
 	UseAfterFree
-	// DoubleFree is HB7: a free or unpin of a buffer that was given back.
+	// DoubleFree is HB7: a free, disown or unpin of a buffer that was given back.
 	DoubleFree
 	// UninitialisedRead is HB8: a read of bytes that nothing has written.
 	UninitialisedRead
@@ -45,8 +45,10 @@ const (
 	ForeignDevice
 	// Leak is HB17: a buffer, a stream or an event that was not given back.
 	Leak
+	// AdoptedTwice is HB18: memory that is adopted while part of it is.
+	AdoptedTwice
 
-	rules = int(Leak) + 1
+	rules = int(AdoptedTwice) + 1
 )
 
 // ruleText says for each rule its name, what the second operation does to the
@@ -56,7 +58,7 @@ var ruleText = [rules]struct{ name, verb, relation string }{
 	WriteAfterRead:     {"write after read", "writes", "which may still be read by"},
 	WriteAfterWrite:    {"write after write", "writes", "which may still be written by"},
 	UseBeforeAlloc:     {"use before alloc", "uses", "which may not yet be allocated by"},
-	FreeInFlight:       {"free in flight", "frees", "which may still be in use by"},
+	FreeInFlight:       {"free in flight", "gives back", "which may still be in use by"},
 	UseAfterFree:       {"use after free", "uses", "which was given back by"},
 	DoubleFree:         {"double free", "gives back", "which was given back by"},
 	UninitialisedRead:  {"uninitialised read", "reads", "which nothing has written since"},
@@ -69,6 +71,7 @@ var ruleText = [rules]struct{ name, verb, relation string }{
 	UnknownKernel:      {"unknown kernel", "launches", ""},
 	ForeignDevice:      {"foreign device", "names", ""},
 	Leak:               {"leak", "", ""},
+	AdoptedTwice:       {"adopted twice", "adopts", "part of which was adopted by"},
 }
 
 // String returns the number and the name of the rule, such as "HB1 (read after write)".

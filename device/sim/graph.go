@@ -35,19 +35,18 @@ type node struct {
 // add enters a task, which has just got its time on s.
 func (g *graph) add(s *stream, t *task) {
 	n := &node{kind: t.kind, lane: s.number(), time: t.time, clock: slices.Clone(s.now)}
-	whole := func(b *buffer) device.Range { return device.Range{Buffer: b.id, Bytes: b.bytes} }
 	switch t.kind {
 	case device.Alloc, device.Free:
-		n.writes = []device.Range{whole(t.dst)}
+		n.writes = []device.Range{t.dst.span(0, t.dst.bytes)}
 	case device.CopyOut, device.CopyIn, device.CopyWithin:
-		n.reads = []device.Range{{Buffer: t.src.id, Offset: t.from, Bytes: t.bytes}}
-		n.writes = []device.Range{{Buffer: t.dst.id, Offset: t.to, Bytes: t.bytes}}
+		n.reads = []device.Range{t.src.span(t.from, t.bytes)}
+		n.writes = []device.Range{t.dst.span(t.to, t.bytes)}
 	case device.Launch:
 		for _, r := range t.call.reads {
-			n.reads = append(n.reads, r.Range)
+			n.reads = append(n.reads, r.buf.span(r.Offset, r.Bytes))
 		}
 		for _, w := range t.call.writes {
-			n.writes = append(n.writes, w.Range)
+			n.writes = append(n.writes, w.buf.span(w.Offset, w.Bytes))
 		}
 	default:
 		return // it runs unseen; see settle

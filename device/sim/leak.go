@@ -23,7 +23,11 @@ func (d *Device) leaks() []Finding {
 	}
 	for n, sp := range d.spaces {
 		for _, s := range sp.buffers[device.OnDevice] {
-			if s.live != nil {
+			switch {
+			case s.live == nil:
+			case s.live.owner != nil:
+				add(*s.live.made.site, device.Disown, "%v (%d adopted bytes)", s.live.id, s.live.bytes)
+			default:
 				add(*s.live.made.site, device.Free, "%v (%d bytes)", s.live.id, s.live.bytes)
 			}
 		}

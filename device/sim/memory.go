@@ -26,6 +26,8 @@ type buffer struct {
 	mem      []byte
 	released bool // its free has run
 	made     access
+	owner    *External // of adopted memory; nil if it is the device's
+	address  uintptr   // of adopted memory
 	shadow   shadow
 }
 
@@ -67,6 +69,11 @@ func (h *heap) get(n int64) []byte {
 		clear(h.free) // the sizes asked for have changed
 		h.cached = 0
 	}
+	return newMemory(n)
+}
+
+// newMemory makes poisoned memory; n is a multiple of Align.
+func newMemory(n int64) []byte {
 	words := make([]uint64, (n+Align)/8)
 	m := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8)
 	skip := int64(-uintptr(unsafe.Pointer(unsafe.SliceData(m))) % Align)

@@ -41,6 +41,9 @@ func (r *request) free(s *stream) error {
 	if err != nil {
 		return err
 	}
+	if b.owner != nil {
+		return fmt.Errorf("%w: %v is adopted memory, which the device must not hand out; disown it", device.ErrInvalid, b.id)
+	}
 	r.enqueue(s, task{dst: b})
 	r.checkIdle(b, s.now, FreeInFlight)
 	d.memory.free(b.size, s.lane, s.now.at(s.lane))

@@ -136,7 +136,7 @@ func (d *Device) enqueue(s *stream, t task) {
 	d.queued++
 }
 
-// settle runs what changes no bytes: records, declared accesses, and waits that
+// settle runs what changes no bytes: records, declared accesses, ends of adoptions, and waits that
 // are satisfied. When they run makes no difference to anybody, so that they
 // are no choices. It collects the streams that can go on.
 func (d *Device) settle() {
@@ -158,7 +158,7 @@ func (d *Device) settle() {
 
 func (d *Device) silent(t *task) bool {
 	switch t.kind {
-	case device.Record, device.Access:
+	case device.Record, device.Access, device.Disown:
 		return true
 	case device.Wait:
 		return d.passed(t.after)

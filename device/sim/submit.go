@@ -73,6 +73,8 @@ func (d *Device) submit(b *device.Batch, i int) error {
 	switch op.Kind {
 	case device.OpenStream:
 		err = r.openStream()
+	case device.Adopt:
+		err = r.adopt()
 	case device.Pin:
 		err = r.pin()
 	case device.Unpin:
@@ -83,7 +85,7 @@ func (d *Device) submit(b *device.Batch, i int) error {
 		err = r.hostAccess()
 	case device.SyncStream, device.SyncEvent:
 		err = r.sync()
-	case device.CloseStream, device.Record, device.Wait, device.Alloc, device.Free,
+	case device.CloseStream, device.Record, device.Wait, device.Alloc, device.Free, device.Disown,
 		device.CopyOut, device.CopyIn, device.CopyWithin, device.Launch, device.Access:
 		err = r.onStream()
 	default:
@@ -114,6 +116,8 @@ func (r *request) onStream() error {
 		return r.alloc(s)
 	case device.Free:
 		return r.free(s)
+	case device.Disown:
+		return r.disown(s)
 	case device.Launch, device.Access:
 		return r.kernel(s)
 	}

@@ -142,7 +142,7 @@ func (r *request) live(id device.Buffer, place device.Place) (*buffer, error) {
 		return s.live, nil
 	}
 	f := Finding{Rule: UseAfterFree, Second: r.site, Subject: id.String(), Missing: "a use that is submitted before the free"}
-	if k := r.op.Kind; k == device.Free || k == device.Unpin {
+	if k := r.op.Kind; k == device.Free || k == device.Disown || k == device.Unpin {
 		f.Rule, f.Missing = DoubleFree, "one owner who gives it back"
 	}
 	text := "long ago"
