@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -121,9 +120,10 @@ func (p *Pass) mode(layer, occurrence int) messages.Mode {
 
 // MarkReady says that the tensors are complete at the present point of the
 // stream. A copy out then waits for this point and not for that of the push.
-// A tensor that several streams wrote is marked on each of them; the stream that
-// it is pushed on counts as one of them. A mark is valid for this pass and until
-// the tensor is changed (device.Storage.Touch).
+// A tensor that several streams wrote is marked on each of them, or each stream
+// marks the view that it wrote; the stream that it is pushed on counts as one of
+// them. Other views of its storage are not marked by it. A mark is valid for this
+// pass and until the storage is changed (device.Storage.Touch).
 func (p *Pass) MarkReady(stream device.Stream, ts ...device.Tensor) error {
 	if p.engine.notifier.reentrant() {
 		return fmt.Errorf("mark: %w", ErrReentrant)
@@ -136,20 +136,23 @@ func (p *Pass) MarkReady(stream device.Stream, ts ...device.Tensor) error {
 	if stream.Device != p.stream.Device {
 		return fmt.Errorf("mark: %w: %v is not a stream of the device of pass %d, which runs on %v", ErrForeign, stream, p.number, p.stream)
 	}
-	var storages []*device.Storage
+	var marked []device.Tensor
 	for _, t := range ts {
+		if err := t.Check(); err != nil {
+			return fmt.Errorf("mark: %w", err)
+		}
 		switch {
-		case t.IsNil() || t.Elements() == 0 || t.Storage.Buffer().Place == device.OnHost || slices.Contains(storages, t.Storage):
+		case t.IsNil() || t.Elements() == 0 || t.Storage.Buffer().Place == device.OnHost:
 		case t.Storage.Buffer().Device != stream.Device && !t.Storage.Buffer().IsZero():
 			return fmt.Errorf("mark: %v: %w: it is on device %d", t, ErrForeign, t.Storage.Buffer().Device)
 		default:
-			storages = append(storages, t.Storage)
+			marked = append(marked, t)
 		}
 	}
-	if len(storages) == 0 || p.kind == Inference {
+	if len(marked) == 0 || p.kind == Inference {
 		return nil
 	}
-	return p.engine.system.Mark(p.device, p.number, stream, storages)
+	return p.engine.system.Mark(p.device, p.number, stream, marked)
 }
 
 // refused returns why calls on the pass are refused, if they are.

@@ -5,26 +5,29 @@ import (
 	"slices"
 
 	"offload/device"
+	"offload/internal/layout"
 	"offload/messages"
 )
 
-// mark says that a storage is complete at a set of points, one for each stream
-// that wrote it. It is valid for the pass in which it was made, and for the
-// bytes as they were then.
+// mark says that bytes of a storage are complete at a set of points, one for each
+// stream that wrote some. It is valid for the pass in which it was made, and for
+// the bytes as they were then.
 type mark struct {
 	pass    uint64
 	version uint64
 	buffer  device.Buffer
 	events  []*event
+	spans   []layout.Span // what was marked, on whatever stream
 }
 
-// mark records that the storages are complete at the present point of the stream.
+// mark records that the tensors are complete at the present point of the stream.
 func (d *deviceActor) mark(c *messages.Control) error {
 	if d.lost != nil {
 		return d.lost
 	}
 	s := d.order.index(c.Stream)
-	for _, st := range c.Storages {
+	for _, t := range c.Tensors {
+		st := t.Storage
 		if e := d.ledger.entries[st]; e != nil && !e.onDevice {
 			return markError(st, "its bytes are on the host")
 		}
@@ -33,8 +36,8 @@ func (d *deviceActor) mark(c *messages.Control) error {
 		}
 	}
 	d.work.begin(device.Origin{Action: "mark", Pass: c.Pass})
-	for _, st := range c.Storages {
-		d.arrived(st, s)
+	for _, t := range c.Tensors {
+		d.arrived(t.Storage, s)
 	}
 	ev, _ := d.work.record(s)
 	ev.refs++
@@ -42,12 +45,16 @@ func (d *deviceActor) mark(c *messages.Control) error {
 	if err := d.submit(nil); err != nil {
 		return err
 	}
-	for _, st := range c.Storages {
+	for _, t := range c.Tensors {
+		st := t.Storage
 		m := d.marks[st]
 		if m == nil || !d.valid(m, st, c.Pass) {
 			d.unmark(st)
 			m = &mark{pass: c.Pass, version: d.version(st), buffer: st.Buffer()}
 			d.marks[st] = m
+		}
+		if spans, ok := layout.Of(nil, t, maxPieces); ok { // else its push is the point
+			m.spans = layout.Union(m.spans, spans, nil)
 		}
 		// A later point of the same stream includes the earlier one.
 		m.events = slices.DeleteFunc(m.events, func(o *event) bool {
@@ -67,13 +74,15 @@ func (d *deviceActor) valid(m *mark, s *device.Storage, pass uint64) bool {
 	return m.pass == pass && m.version == d.version(s) && m.buffer == s.Buffer()
 }
 
-// marked makes e ready at the points at which it was marked, and reports
-// whether one of them is on stream s, so that no other is needed there.
-func (d *deviceActor) marked(e *entry, g *group, s int) (here bool) {
+// marked makes e ready at the points at which it was marked, and reports whether
+// no other is needed for t on stream s: one of them is there, and every byte of t
+// was marked somewhere.
+func (d *deviceActor) marked(e *entry, g *group, t device.Tensor, s int) bool {
 	m := d.marks[e.storage]
 	if m == nil || !d.valid(m, e.storage, g.origin.Pass) {
 		return false
 	}
+	here := false
 	for _, ev := range m.events {
 		here = here || ev.stream == s
 		e.producers = note(e.producers, ev.stream)
@@ -82,7 +91,11 @@ func (d *deviceActor) marked(e *entry, g *group, s int) (here bool) {
 			e.ready = append(e.ready, ev)
 		}
 	}
-	return here
+	if !here {
+		return false
+	}
+	spans, _ := layout.Of(nil, t, maxPieces)
+	return len(layout.Minus(nil, spans, m.spans)) == 0
 }
 
 func (d *deviceActor) unmark(s *device.Storage) {

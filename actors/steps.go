@@ -39,7 +39,7 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 		if item.Fate != messages.Held {
 			e.ask(r.Tensors[item.Index])
 		}
-		if !e.moves || d.marked(e, g, s) {
+		if !e.moves || d.marked(e, g, r.Tensors[item.Index], s) {
 			continue
 		}
 		if ready == nil {

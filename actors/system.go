@@ -200,10 +200,10 @@ func (s *System) Flush(device int, pass uint64) error {
 // Trim gives back pinned host memory that is not in use. It waits for the copies.
 func (s *System) Trim() error { return s.each(messages.Trim, nil) }
 
-// Mark says that the storages are complete at the present point of the stream,
+// Mark says that the tensors are complete at the present point of the stream,
 // for the pass.
-func (s *System) Mark(device int, pass uint64, stream device.Stream, storages []*device.Storage) error {
-	c := messages.Control{Action: messages.Mark, Pass: pass, Stream: stream, Storages: storages}
+func (s *System) Mark(device int, pass uint64, stream device.Stream, tensors []device.Tensor) error {
+	c := messages.Control{Action: messages.Mark, Pass: pass, Stream: stream, Tensors: tensors}
 	s.control(device, &c)
 	return c.Err
 }

@@ -159,8 +159,8 @@ type Control struct {
 	Err    error
 	Reply  Reply
 
-	Stream   device.Stream     // Mark: on which the storages were written
-	Storages []*device.Storage // Mark
+	Stream  device.Stream   // Mark: on which the tensors were written
+	Tensors []device.Tensor // Mark
 }
 
 // Action says what a control message asks a device actor for.
@@ -173,7 +173,7 @@ const (
 	Query
 	// Flush submits what has been put off until the next batch.
 	Flush
-	// Mark records that storages are complete.
+	// Mark records that tensors are complete.
 	Mark
 	// Trim gives back host memory that is not in use.
 	Trim

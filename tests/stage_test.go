@@ -3,6 +3,8 @@ package tests
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 
 	"offload"
@@ -21,6 +23,9 @@ type stage struct {
 	t      *testing.T
 	engine *offload.Engine
 	pass   *offload.Pass
+
+	mu      sync.Mutex
+	batches map[string][]device.Op // the last one of the engine by action
 }
 
 // eachOrder plays a scenario under several orders of the device's work, for
@@ -60,6 +65,12 @@ func (s *stage) open(opts offload.Options) {
 	if opts.SlabBytes == 0 {
 		opts.SlabBytes = 64 << 10
 	}
+	s.batches = make(map[string][]device.Op)
+	opts.Listener = &offload.EventListener{Batch: func(i offload.BatchInfo) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.batches[i.Batch.Origin.Action] = slices.Clone(i.Batch.Ops)
+	}}
 	s.engine = s.Open(opts)
 	s.begin()
 }
@@ -69,6 +80,13 @@ func (s *stage) begin() {
 	p, err := s.engine.Begin(context.Background(), offload.Train, s.Compute)
 	s.must(err)
 	s.pass = p
+}
+
+// last returns the operations of the engine's last batch for an action.
+func (s *stage) last(action string) []device.Op {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.batches[action]
 }
 
 // close ends what is under way. Nothing may be left.

@@ -49,6 +49,7 @@ func New(t TB, cfg sim.Config) *Rig {
 		return nil
 	})
 	r.Sim.Register("rig.check-view", r.checkView)
+	r.Sim.Register("rig.fill-view", fillView)
 	r.IDs = device.NewIDs(r.Sim)
 	r.Compute = r.Stream()
 	return r

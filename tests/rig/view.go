@@ -60,6 +60,25 @@ func (r *Rig) CheckView(s device.Stream, t device.Tensor, name string) {
 	r.checks++
 }
 
+// FillView enqueues on stream s a kernel that writes to the elements of the view
+// t what the pattern of name has at their places in the storage.
+func (r *Rig) FillView(s device.Stream, t device.Tensor, name string) {
+	r.T.Helper()
+	k := &device.Kernel{Name: "rig.fill-view", Args: []device.Arg{{Int: int64(r.seed(name))}}, Writes: Touched(t)}
+	for _, span := range k.Writes {
+		k.Args = append(k.Args, device.Arg{Range: span})
+	}
+	r.Submit(device.Op{Kind: device.Launch, Stream: s, Kernel: k})
+}
+
+func fillView(c *sim.Call) error {
+	for i := 1; i < c.Args(); i++ {
+		span := c.Arg(i).Range
+		copy(c.Write(span), patternAt(uint64(c.Arg(0).Int), span.Offset, span.Bytes))
+	}
+	return nil
+}
+
 func (r *Rig) checkView(c *sim.Call) error {
 	seed := uint64(c.Arg(0).Int)
 	for i := 1; i < c.Args(); i++ {
