@@ -1,0 +1,67 @@
+// Command bench measures what offloading costs.
+//
+//	bench -hot [-json FILE]
+//
+// measures the host's share on a device that does nothing: time and allocations
+// of the calls, per slot and per tensor, and how they grow.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main without the process: it returns the exit status, 2 for wrong flags.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	hot := flags.Bool("hot", false, "measure the host's share on a device that does nothing")
+	file := flags.String("json", "", "write the figures to `FILE`, too")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			flags.SetOutput(stdout)
+			flags.Usage()
+			return 0
+		}
+		fmt.Fprintf(stderr, "bench: %v\n", err)
+		return 2
+	}
+	if flags.NArg() > 0 || !*hot {
+		fmt.Fprintln(stderr, "bench: say what to measure: bench -hot")
+		return 2
+	}
+	report, err := measureHot(ctx)
+	if err != nil {
+		fmt.Fprintf(stderr, "bench: %v\n", err)
+		return 1
+	}
+	report.print(stdout)
+	if *file == "" {
+		return 0
+	}
+	if err := writeJSON(*file, report); err != nil {
+		fmt.Fprintf(stderr, "bench: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func writeJSON(name string, report any) error {
+	data, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(data, '\n'), 0o644)
+}
