@@ -27,12 +27,12 @@ type Pass struct {
 	mu       sync.Mutex
 	over     error // once the pass has ended: why a call on it is refused
 	request  messages.Request
-	cursor   int      // the next boundary of the plan
-	runs     [][]*run // by layer: its runs so far
-	live     []*run   // those that are not closed
-	chunk    []run    // runs are made several at a time
-	previous *run     // whose backward ran last
-	turned   bool     // the backward has begun
+	cursor   int    // the next boundary of the plan
+	runs     []*run // by layer: its last run
+	live     []*run // those that are not closed
+	chunk    []run  // runs are made several at a time
+	previous *run   // whose backward ran last
+	turned   bool   // the backward has begun
 	unused   int
 	started  int   // offloads that were started
 	moved    int64 // bytes copied out
@@ -45,6 +45,7 @@ type run struct {
 	pass       *Pass
 	layer      int
 	occurrence int
+	before     *run          // the layer's run before this one
 	gen        uint32        // counts the resets; part of a Saved
 	state      atomic.Uint32 // an fsm.State, as last reported by the layer's machine
 	offloaded  bool          // its offload was started and not given up
@@ -59,7 +60,7 @@ func (r *run) at() fsm.State { return fsm.State(r.state.Load()) }
 
 func newPass(e *Engine, ctx context.Context, kind PassKind, number uint64, stream device.Stream, dev int) *Pass {
 	return &Pass{engine: e, ctx: ctx, kind: kind, number: number, stream: stream, device: dev,
-		runs: make([][]*run, e.opts.Layers)}
+		runs: make([]*run, e.opts.Layers)}
 }
 
 // Kind returns whether the pass has a backward.
@@ -83,7 +84,11 @@ func (p *Pass) Forward(layer int) (*Slot, error) {
 		return nil, err
 	}
 	defer p.mu.Unlock()
-	occurrence := len(p.runs[layer])
+	before := p.runs[layer]
+	occurrence := 0
+	if before != nil {
+		occurrence = before.occurrence + 1
+	}
 	if err := p.follow(schedule.Boundary{Phase: schedule.Forward, Layer: layer, Occurrence: occurrence}); err != nil {
 		return nil, err
 	}
@@ -91,7 +96,7 @@ func (p *Pass) Forward(layer int) (*Slot, error) {
 		p.chunk = make([]run, min(max(len(p.runs)-layer, 1), 64))
 	}
 	r := &p.chunk[0]
-	*r = run{pass: p, layer: layer, occurrence: occurrence}
+	*r = run{pass: p, layer: layer, occurrence: occurrence, before: before}
 	r.view = Slot{run: r, stream: p.stream}
 	q := p.fill(r, p.stream)
 	q.Verb, q.Device, q.Mode = messages.Open, p.device, p.mode(layer, occurrence)
@@ -99,7 +104,7 @@ func (p *Pass) Forward(layer int) (*Slot, error) {
 		return nil, err
 	}
 	p.chunk = p.chunk[1:]
-	p.runs[layer] = append(p.runs[layer], r)
+	p.runs[layer] = r
 	p.live = append(p.live, r)
 	return &r.view, nil
 }
@@ -178,9 +183,9 @@ func (p *Pass) Backward(layer int) (*Slot, error) {
 		return nil, fmt.Errorf("backward of layer %d: %w: pass %d keeps nothing; begin a training pass", layer, ErrInference, p.number)
 	}
 	r := p.pending(layer)
-	if n := len(p.runs[layer]); r == nil && n > 0 {
+	if last := p.runs[layer]; r == nil && last != nil {
 		return nil, fmt.Errorf("backward of layer %d: %w: each of its %d runs in pass %d has had its backward, and what it saved is given back; "+
-			"run a forward again, in this pass or another", layer, ErrSecondBackward, n, p.number)
+			"run a forward again, in this pass or another", layer, ErrSecondBackward, last.occurrence+1, p.number)
 	}
 	if r == nil {
 		return nil, fmt.Errorf("backward of layer %d: %w: it has not run forward in pass %d; call Forward first", layer, ErrLayer, p.number)
@@ -207,8 +212,8 @@ func (p *Pass) Backward(layer int) (*Slot, error) {
 
 // pending returns the last run of the layer whose backward has not run.
 func (p *Pass) pending(layer int) *run {
-	for i := len(p.runs[layer]) - 1; i >= 0; i-- {
-		if r := p.runs[layer][i]; !r.backward && !r.closed {
+	for r := p.runs[layer]; r != nil; r = r.before {
+		if !r.backward && !r.closed {
 			return r
 		}
 	}
@@ -239,12 +244,11 @@ func (p *Pass) follow(b schedule.Boundary) error {
 // direct does one directive, unless its slot was skipped, revived or reset. A
 // reset is for slots whose backward has run: another one may still be needed.
 func (p *Pass) direct(d schedule.Directive) error {
-	runs := p.runs[d.Layer]
-	if d.Occurrence >= len(runs) {
-		return nil
+	r := p.runs[d.Layer]
+	for r != nil && r.occurrence != d.Occurrence {
+		r = r.before
 	}
-	r := runs[d.Occurrence]
-	if r.closed || r.revived && d.Action != schedule.Reset {
+	if r == nil || r.closed || r.revived && d.Action != schedule.Reset {
 		return nil
 	}
 	switch {

@@ -12,9 +12,9 @@ import (
 // layerActor owns the slots of one layer.
 type layerActor struct {
 	index  int
-	limits Limits
+	slots  *slot // those that are open, the last one first
+	limits *Limits
 	hooks  *Hooks
-	slots  []*slot
 	idle   []place // tensors whose move freed nothing in an earlier pass
 }
 
@@ -29,6 +29,7 @@ type place struct {
 // it has one group and one machine.
 type slot struct {
 	id      messages.SlotID
+	next    *slot // of the same layer
 	device  int
 	mode    messages.Mode
 	machine fsm.Machine
@@ -162,12 +163,13 @@ func (l *layerActor) open(r *messages.Request) error {
 	s := slots.Get().(*slot)
 	s.id, s.device, s.mode, s.explain = r.Slot, r.Device, r.Mode, r.Explain
 	s.machine.Init(l.index)
-	l.slots = append(l.slots, s)
+	s.next = l.slots
+	l.slots = s
 	return nil
 }
 
 func (l *layerActor) find(id messages.SlotID) *slot {
-	for _, s := range l.slots {
+	for s := l.slots; s != nil; s = s.next {
 		if s.id == id {
 			return s
 		}
@@ -176,7 +178,12 @@ func (l *layerActor) find(id messages.SlotID) *slot {
 }
 
 func (l *layerActor) forget(s *slot) {
-	l.slots = slices.DeleteFunc(l.slots, func(o *slot) bool { return o == s })
+	for at := &l.slots; *at != nil; at = &(*at).next {
+		if *at == s {
+			*at, s.next = s.next, nil
+			break
+		}
+	}
 	slots.Put(s)
 }
 

@@ -17,14 +17,14 @@ import (
 // count and the queues after leaving. So one of the two sees the message,
 // whichever comes first.
 type inlineMailbox struct {
-	busy    atomic.Bool
-	pending atomic.Int64 // messages queued or being queued
-	invoker actor.MessageInvoker
-
-	mu        sync.Mutex
-	system    queue
-	user      queue
+	pending   atomic.Int64 // messages queued or being queued
+	busy      atomic.Bool
 	suspended bool // written by the goroutine inside only
+	invoker   actor.MessageInvoker
+
+	mu     sync.Mutex
+	system queue
+	user   queue
 }
 
 // RegisterHandlers implements actor.Mailbox. There is no use for the dispatcher.

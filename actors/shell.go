@@ -16,11 +16,11 @@ var slots = sync.Pool{New: func() any { return new(slot) }}
 
 // layerShell is the actor around a layerActor.
 type layerShell struct {
+	mailbox inlineMailbox // used with Inline dispatch
+	inline  bool
 	layer   layerActor
 	pid     *actor.PID
-	mailbox *inlineMailbox // nil unless the dispatch is Inline
-	devices []*deviceShell
-	root    *actor.RootContext
+	system  *System
 }
 
 // Receive implements actor.Actor.
@@ -39,8 +39,8 @@ func (a *layerShell) Receive(ctx actor.Context) {
 // message. Exclusion, order and what happens on a panic are the same as with
 // one; what is spared is protoactor's way from Send to Receive.
 func (a *layerShell) call(r *messages.Request) {
-	if a.mailbox == nil || !a.mailbox.enter() {
-		a.root.Send(a.pid, r)
+	if !a.inline || !a.mailbox.enter() {
+		a.system.root.Send(a.pid, r)
 		return
 	}
 	defer a.mailbox.leave()
@@ -53,9 +53,9 @@ func (a *layerShell) request(r *messages.Request) {
 		r.Reply.Done()
 		return
 	}
-	d := a.devices[r.Device]
-	if d.mailbox == nil || !d.mailbox.enter() { // MB2
-		a.root.Send(d.pid, r.Command())
+	d := a.system.devices[r.Device]
+	if !d.inline || !d.mailbox.enter() { // MB2
+		a.system.root.Send(d.pid, r.Command())
 		return
 	}
 	d.run(r.Command())
@@ -88,10 +88,11 @@ func (a *layerShell) guard(r *messages.Request) {
 
 // deviceShell is the actor around a deviceActor.
 type deviceShell struct {
+	mailbox inlineMailbox // used with Inline dispatch
+	inline  bool
 	device  *deviceActor
 	pid     *actor.PID
-	mailbox *inlineMailbox // nil unless the dispatch is Inline
-	layers  []*layerShell
+	layers  []layerShell
 	root    *actor.RootContext
 }
 

@@ -55,9 +55,10 @@ type Config struct {
 type System struct {
 	root    *actor.RootContext
 	parent  *actor.PID
-	layers  []*layerShell
+	layers  []layerShell // together, since a pass goes from one to the next
 	devices []*deviceShell
 	hooks   Hooks
+	limits  Limits
 
 	gate    sync.RWMutex // held for reading by every call that is under way
 	stopped bool
@@ -114,10 +115,10 @@ func undeliverable(message any) {
 // New starts the actors and opens the transfer streams of every device.
 func New(cfg Config) (*System, error) {
 	system := runtime()
-	s := &System{root: system.Root, hooks: cfg.Hooks, layers: make([]*layerShell, cfg.Layers)}
+	s := &System{root: system.Root, hooks: cfg.Hooks, limits: cfg.Limits, layers: make([]layerShell, cfg.Layers)}
 	p := &parent{system: s, cfg: cfg}
 	p.spawned.Arm()
-	s.parent, _ = spawn(s.root, cfg.Dispatch, p, actor.WithGuardian(stop))
+	s.parent = newSpawner(s.root, cfg.Dispatch, actor.WithGuardian(stop)).spawn(p, new(inlineMailbox))
 	p.spawned.Wait()
 	if err := s.each(messages.Start, nil); err != nil {
 		_, failed := s.Stop()
@@ -131,17 +132,31 @@ func New(cfg Config) (*System, error) {
 // protoactor keeps a guardian for each.
 var stop = actor.NewOneForOneStrategy(0, 0, func(any) actor.Directive { return actor.StopDirective })
 
-// spawn starts an actor under the parent. The mailbox is nil unless the
-// dispatch is Inline.
-func spawn(spawner actor.SpawnerContext, d Dispatch, a actor.Actor, more ...actor.PropsOption) (*actor.PID, *inlineMailbox) {
-	p := actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithSupervisor(stop))
-	p.Configure(more...)
-	var m *inlineMailbox
+// spawner starts actors under a parent. Their props are one value, because each
+// would cost as much as the rest of an actor at rest; what differs is passed on
+// the side, which is possible since Spawn makes actor and mailbox before it
+// returns.
+type spawner struct {
+	context actor.SpawnerContext
+	props   *actor.Props
+	next    actor.Actor
+	mailbox *inlineMailbox
+}
+
+func newSpawner(context actor.SpawnerContext, d Dispatch, more ...actor.PropsOption) *spawner {
+	s := &spawner{context: context}
+	s.props = actor.PropsFromProducer(func() actor.Actor { return s.next }, actor.WithSupervisor(stop))
+	s.props.Configure(more...)
 	if d == Inline {
-		m = new(inlineMailbox)
-		p.Configure(actor.WithMailbox(func() actor.Mailbox { return m }))
+		s.props.Configure(actor.WithMailbox(func() actor.Mailbox { return s.mailbox }))
 	}
-	return spawner.Spawn(p), m
+	return s
+}
+
+// spawn starts an actor. The mailbox is used with Inline dispatch.
+func (s *spawner) spawn(a actor.Actor, m *inlineMailbox) *actor.PID {
+	s.next, s.mailbox = a, m
+	return s.context.Spawn(s.props)
 }
 
 // parent is the parent of all actors of a system. Children are stopped in the
@@ -158,15 +173,17 @@ func (p *parent) Receive(ctx actor.Context) {
 		return
 	}
 	s := p.system
+	inline := p.cfg.Dispatch == Inline
+	children := newSpawner(ctx, p.cfg.Dispatch)
 	for _, dev := range p.cfg.Devices {
-		a := &deviceShell{device: newDeviceActor(dev, &p.cfg, &s.hooks), layers: s.layers, root: s.root}
-		a.pid, a.mailbox = spawn(ctx, p.cfg.Dispatch, a)
+		a := &deviceShell{device: newDeviceActor(dev, &p.cfg, &s.hooks), layers: s.layers, root: s.root, inline: inline}
+		a.pid = children.spawn(a, &a.mailbox)
 		s.devices = append(s.devices, a)
 	}
 	for i := range s.layers {
-		a := &layerShell{layer: layerActor{index: i, limits: p.cfg.Limits, hooks: &s.hooks}, devices: s.devices, root: s.root}
-		a.pid, a.mailbox = spawn(ctx, p.cfg.Dispatch, a)
-		s.layers[i] = a
+		a := &s.layers[i]
+		*a = layerShell{layer: layerActor{index: i, limits: &s.limits, hooks: &s.hooks}, system: s, inline: inline}
+		a.pid = children.spawn(a, &a.mailbox)
 	}
 	p.spawned.Done()
 }
