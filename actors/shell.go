@@ -18,6 +18,7 @@ var slots = sync.Pool{New: func() any { return new(slot) }}
 type layerShell struct {
 	mailbox inlineMailbox // used with Inline dispatch
 	inline  bool
+	stopped bool
 	layer   layerActor
 	pid     *actor.PID
 	system  *System
@@ -30,20 +31,27 @@ func (a *layerShell) Receive(ctx actor.Context) {
 		a.request(m)
 	case *messages.Answer:
 		a.answer(m)
+	case *actor.Stopping:
+		a.stopped = true
 	}
 }
 
-// call handles a request that comes from outside.
+// enter reports whether the caller is now inside the actor, which was idle, and
+// may run a request at once.
 //
 // MB2: an idle inline actor is entered as by a sender and run without a
 // message. Exclusion, order and what happens on a panic are the same as with
 // one; what is spared is protoactor's way from Send to Receive.
-func (a *layerShell) call(r *messages.Request) {
-	if !a.inline || !a.mailbox.enter() {
-		a.system.root.Send(a.pid, r)
+func (a *layerShell) enter() bool { return a.inline && a.mailbox.enter() }
+
+// run handles a request inside (MB2).
+func (a *layerShell) run(r *messages.Request) {
+	defer a.mailbox.leave()
+	if a.stopped {
+		r.Err = ErrStopped
+		r.Reply.Done()
 		return
 	}
-	defer a.mailbox.leave()
 	a.request(r)
 }
 

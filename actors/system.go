@@ -60,7 +60,7 @@ type System struct {
 	hooks   Hooks
 	limits  Limits
 
-	gate    sync.RWMutex // held for reading by every call that is under way
+	gate    sync.RWMutex // held for reading by every call that may be queued
 	stopped bool
 }
 
@@ -188,15 +188,20 @@ func (p *parent) Receive(ctx actor.Context) {
 	p.spawned.Done()
 }
 
-// Call sends the request to its layer and blocks until it is answered. After
-// Stop the answer is ErrStopped.
+// Call has the request handled by its layer and blocks until it is answered.
+// After Stop the answer is ErrStopped.
 func (s *System) Call(r *messages.Request) {
-	if !s.enter() {
-		r.Err = ErrStopped
-		return
+	l := &s.layers[r.Layer]
+	if l.enter() { // the gate is for what is queued: a layer that is entered does not stop meanwhile
+		l.run(r)
+	} else {
+		if !s.enter() {
+			r.Err = ErrStopped
+			return
+		}
+		defer s.leave()
+		s.root.Send(l.pid, r)
 	}
-	defer s.leave()
-	s.layers[r.Layer].call(r)
 	r.Reply.Wait()
 }
 
