@@ -68,9 +68,11 @@ func TestFlippedByte(t *testing.T) {
 		name      string
 		mask      byte
 		identical bool
+		flags     []string
 	}{
-		{"nothing changed", 0x00, true},
-		{"sign and exponent of one float changed", 0xc0, false},
+		{"nothing changed", 0x00, true, nil},
+		{"sign and exponent of one float changed", 0xc0, false, nil},
+		{"one float of a micro-batch changed", 0xc0, false, []string{"-micro-batches", "4", "-accumulate", "2", "-steps", "1"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var f *flipper
@@ -81,7 +83,7 @@ func TestFlippedByte(t *testing.T) {
 				f = &flipper{Device: d, mask: test.mask, out: make(map[device.Range]device.Stream)}
 				return f
 			})
-			i := invoke(t, newMachine, small(t)...)
+			i := invoke(t, newMachine, small(t, test.flags...)...)
 			if f == nil || f.flipped.Buffer.IsZero() {
 				t.Fatal("nothing was copied in that had been copied out")
 			}
