@@ -43,6 +43,22 @@ static uintptr_t operand(const offload_command *list, int32_t from, uintptr_t of
 	return from < 0 ? offset : list[from].dst + offset;
 }
 
+static CUresult copy_rows(const offload_command *list, const offload_command *c, CUstream stream)
+{
+	CUDA_MEMCPY2D rows = {
+		.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+		.srcDevice = (CUdeviceptr)operand(list, c->src_from, c->src),
+		.srcPitch = c->src_pitch,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
+		.dstDevice = (CUdeviceptr)operand(list, c->dst_from, c->dst),
+		.dstPitch = c->dst_pitch,
+		.WidthInBytes = c->bytes,
+		.Height = c->rows,
+	};
+
+	return cuMemcpy2DAsync(&rows, stream);
+}
+
 static CUresult run(const offload_command *list, offload_command *c, CUmemoryPool pool)
 {
 	CUstream stream = (CUstream)c->stream;
@@ -67,6 +83,8 @@ static CUresult run(const offload_command *list, offload_command *c, CUmemoryPoo
 	case OFFLOAD_COPY_WITHIN:
 		return cuMemcpyDtoDAsync((CUdeviceptr)operand(list, c->dst_from, c->dst),
 			(CUdeviceptr)operand(list, c->src_from, c->src), c->bytes, stream);
+	case OFFLOAD_COPY_ROWS:
+		return copy_rows(list, c, stream);
 	}
 	return CUDA_ERROR_INVALID_VALUE;
 }

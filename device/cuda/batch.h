@@ -15,12 +15,13 @@ enum { // verbs
 	OFFLOAD_COPY_OUT,
 	OFFLOAD_COPY_IN,
 	OFFLOAD_COPY_WITHIN,
+	OFFLOAD_COPY_ROWS,
 };
 
 // The same bytes as the Go struct command; see there.
 typedef struct {
 	int32_t verb, op, dst_from, src_from;
-	uintptr_t stream, event, dst, src, bytes;
+	uintptr_t stream, event, dst, src, bytes, rows, dst_pitch, src_pitch;
 } offload_command;
 
 // Runs list[0] to list[n-1] until one fails; *done is the number that did not.

@@ -13,6 +13,7 @@ const (
 	verbCopyOut
 	verbCopyIn
 	verbCopyWithin
+	verbCopyRows
 )
 
 var verbCalls = map[verb]string{
@@ -23,6 +24,7 @@ var verbCalls = map[verb]string{
 	verbCopyOut:    "cuMemcpyDtoHAsync",
 	verbCopyIn:     "cuMemcpyHtoDAsync",
 	verbCopyWithin: "cuMemcpyDtoDAsync",
+	verbCopyRows:   "cuMemcpy2DAsync",
 }
 
 // A command is an operation that one call of the driver enqueues. C sees the
@@ -40,7 +42,10 @@ type command struct {
 	event   uintptr
 	dst     uintptr // address, or offset; of verbAlloc, what the driver answered
 	src     uintptr
-	bytes   uintptr
+	bytes   uintptr // of verbCopyRows, those of a row
+	rows    uintptr // of verbCopyRows
+	// Of verbCopyRows: the bytes between the starts of two rows.
+	dstPitch, srcPitch uintptr
 }
 
 // none is the operand that is an address.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"offload/device"
 )
@@ -28,20 +27,15 @@ type Device struct {
 	list    []command // of the batch that is being translated
 	changes []change  // that the commands in list made in the tables
 	call    Call      // of the launch that is under way
+	combs   []device.Comb
 }
 
 var _ device.Device = (*Device)(nil)
 
-var lastID atomic.Uint32
-
-// newID returns the next identity. They are the upper half of all, because those
-// of simulated devices count from 1, and start again when it is used up.
-func newID() device.ID { return device.ID(1<<15 | (lastID.Add(1)-1)&(1<<15-1)) }
-
 // newDevice makes a device that has drv to itself.
 func newDevice(drv driver, name string, o Options) *Device {
 	if o.ID == 0 {
-		o.ID = newID()
+		o.ID = device.NextID()
 	}
 	d := &Device{
 		info:    device.Info{ID: o.ID, Name: name, Align: Align},
@@ -79,7 +73,7 @@ func (d *Device) Register(name string, l Launcher) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.kernels[name] != nil {
+	if d.kernels[name] != nil || name == device.GatherKernel || name == device.ScatterKernel {
 		panic(fmt.Sprintf("cuda: kernel %q registered twice", name))
 	}
 	d.kernels[name] = l
@@ -195,7 +189,7 @@ func (d *Device) Close() error {
 // clear gives back what is left of an id space.
 func (d *Device) clear(sp *space) (errs []error) {
 	for _, b := range sp.buffers[device.OnDevice] {
-		if b.live {
+		if b.live && !b.adopted {
 			errs = append(errs, d.drv.free(b.address))
 		}
 	}

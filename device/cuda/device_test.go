@@ -346,8 +346,8 @@ func TestAccount(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	a, b := newDevice(newFake(0), "fake", Options{}), newDevice(newFake(0), "fake", Options{})
-	if a.Info().ID < 1<<15 || b.Info().ID < 1<<15 || a.Info().ID == b.Info().ID {
-		t.Errorf("got ids %d and %d, want two from 32768 on", a.Info().ID, b.Info().ID)
+	if next := device.NextID(); a.Info().ID >= b.Info().ID || b.Info().ID >= next {
+		t.Errorf("got ids %d and %d, then %d; want three of one sequence", a.Info().ID, b.Info().ID, next)
 	}
 	if got := newDevice(newFake(0), "fake", Options{ID: 5}).Info().ID; got != 5 {
 		t.Errorf("got id %d, want the one asked for, 5", got)

@@ -22,6 +22,7 @@ type fake struct {
 	runs    int            // calls of enqueue
 	answers map[string]int // of the next call with this name, instead of doing it
 	bound   int            // threads with the context
+	foreign int            // pieces of memory in onGPU that are not the device's
 	closed  bool
 
 	// If set, a synchronisation tells entered that it blocks, until it is told to resume.
@@ -49,8 +50,9 @@ func (f *fake) answer(call string) error {
 }
 
 func (f *fake) handle(step uintptr) uintptr {
+	h := f.next
 	f.next += (step + 2*Align - 1) / Align * Align
-	return f.next
+	return h
 }
 
 func (f *fake) create(call string, table map[uintptr]bool) (uintptr, error) {
@@ -136,11 +138,16 @@ func (f *fake) run(list []command, c *command) error {
 		if c.verb == verbCopyIn {
 			from = f.pinned
 		}
-		dst, src := find(to, operand(c.dstFrom, c.dst), c.bytes), find(from, operand(c.srcFrom, c.src), c.bytes)
-		if dst == nil || src == nil {
+		if c.verb == verbCopyRows && (c.dstPitch < c.bytes || c.srcPitch < c.bytes) {
 			return answer(call, 1)
 		}
-		f.queue = append(f.queue, func() { copy(dst, src) })
+		for i := range max(c.rows, 1) {
+			dst, src := find(to, operand(c.dstFrom, c.dst+i*c.dstPitch), c.bytes), find(from, operand(c.srcFrom, c.src+i*c.srcPitch), c.bytes)
+			if dst == nil || src == nil {
+				return answer(call, 1)
+			}
+			f.queue = append(f.queue, func() { copy(dst, src) })
+		}
 	}
 	return nil
 }
@@ -247,7 +254,7 @@ func (f *fake) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
-	if n := len(f.streams) + len(f.events) + len(f.onGPU) + len(f.pinned) + f.bound; n != 0 {
+	if n := len(f.streams) + len(f.events) + len(f.onGPU) - f.foreign + len(f.pinned) + f.bound; n != 0 {
 		return fmt.Errorf("kept: %d streams, %d events, %d and %d buffers, %d threads",
 			len(f.streams), len(f.events), len(f.onGPU), len(f.pinned), f.bound)
 	}

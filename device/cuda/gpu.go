@@ -22,7 +22,7 @@ import (
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(command{})-C.sizeof_offload_command]
 	_ = [1]struct{}{}[verbRecord-C.OFFLOAD_RECORD]
-	_ = [1]struct{}{}[verbCopyWithin-C.OFFLOAD_COPY_WITHIN]
+	_ = [1]struct{}{}[verbCopyRows-C.OFFLOAD_COPY_ROWS]
 )
 
 // These types of cu are one pointer each, which it does not export.

@@ -6,13 +6,15 @@ import (
 	"offload/device"
 )
 
-// atOnce reports whether operations of kind k are no commands: they act while
-// the batch is translated, so what stands before them is enqueued first.
-func atOnce(k device.Kind) bool {
-	switch k {
+// atOnce reports whether an operation is no command: it acts while the batch is
+// translated, so what stands before it is enqueued first.
+func atOnce(op *device.Op) bool {
+	switch op.Kind {
 	case device.OpenStream, device.CloseStream, device.Pin, device.Unpin, device.Retire,
-		device.Launch, device.SyncStream, device.SyncEvent:
+		device.Adopt, device.Disown, device.SyncStream, device.SyncEvent:
 		return true
+	case device.Launch:
+		return op.Kernel == nil || !packs(op.Kernel)
 	}
 	return false
 }
@@ -33,6 +35,10 @@ func (r *request) translate() error {
 		return r.alloc()
 	case device.Free:
 		return r.free()
+	case device.Adopt:
+		return r.adopt()
+	case device.Disown:
+		return r.disown()
 	case device.Pin:
 		return r.pin()
 	case device.Unpin:
@@ -185,6 +191,9 @@ func (r *request) free() error {
 	if err != nil {
 		return err
 	}
+	if b.adopted {
+		return fmt.Errorf("%w: %v was adopted; disown it", device.ErrInvalid, r.op.Dst.Buffer)
+	}
 	r.changes = append(r.changes, change{command: int32(len(r.list)), buffer: r.op.Dst.Buffer, bufferWas: *b, memoryWas: r.memory})
 	r.add(command{verb: verbFree, dstFrom: b.from, srcFrom: none, stream: s.handle, dst: b.address})
 	r.memory.give(align(b.bytes))
@@ -259,6 +268,9 @@ func (r *request) kernel() error {
 	k := r.op.Kernel
 	if k == nil {
 		return fmt.Errorf("%w: %v without a kernel", device.ErrInvalid, r.op.Kind)
+	}
+	if packs(k) && r.op.Kind == device.Launch {
+		return r.pack(s)
 	}
 	launch := r.kernels[k.Name]
 	if launch == nil && r.op.Kind == device.Launch {

@@ -10,7 +10,7 @@ import (
 // is bounded by the GPU alone.
 type Options struct {
 	// ID is the identity of the device. Zero takes one that no other device of
-	// this package has: they start at 32768, above those of simulated devices.
+	// the process has, by [device.NextID].
 	ID device.ID
 	// MemoryLimit bounds the device memory in use, in bytes, each buffer rounded
 	// up to [Align]; zero means no bound but that of the GPU.

@@ -51,7 +51,7 @@ func (d *Device) Submit(b *device.Batch) error {
 // next translates one operation. What stands before it is enqueued first if it
 // acts at once or is refused.
 func (r *request) next() error {
-	if atOnce(r.op.Kind) {
+	if atOnce(r.op) {
 		if err := r.flush(); err != nil {
 			return err
 		}

@@ -53,6 +53,7 @@ type mark struct {
 type buffer struct {
 	gen     uint32
 	live    bool
+	adopted bool  // the memory is the caller's
 	from    int32 // while its batch is translated: the command that allocates it, or none
 	bytes   int64 // as asked for; what is accessed is checked against these
 	address uintptr
