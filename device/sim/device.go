@@ -28,6 +28,17 @@ type Config struct {
 	Seed uint64
 	// Schedule is used instead of Order and Seed where it is not nil.
 	Schedule *Schedule
+	// Profile switches the virtual clock on: it says how long operations take.
+	// See Device.Lap.
+	Profile *Profile
+	// Timeline keeps what ran when for Lap. It needs memory for every operation
+	// of a step.
+	Timeline bool
+	// Phantom gives buffers no bytes, so that programs run that would not fit into
+	// the memory of this machine. Nothing is copied, and kernels are not run: one
+	// with a cost need not be registered. All else is as without it, limits and
+	// findings included, but Lookup returns no host bytes.
+	Phantom bool
 	// NoChecker switches findings off, those of operations that are refused included.
 	NoChecker bool
 	// OnFinding is called for each finding that Findings will list, at once. It
@@ -44,11 +55,13 @@ type Device struct {
 	closed  bool
 	lost    error // what every call returns since a kernel failed
 	kernels map[string]KernelFunc
+	costs   map[string]CostFunc
 	spaces  []space // by number; 0 is not used
 
 	lanes  []*stream // by lane; the host's is nil
 	host   clock
 	order  chooser
+	timer  *timer    // nil without a profile
 	graph  *graph    // of what is submitted; nil unless it is being explored
 	queued int       // operations in all queues
 	ready  []*stream // of settle
@@ -68,7 +81,7 @@ type Device struct {
 
 var _ device.Device = (*Device)(nil)
 
-// New makes a device.
+// New makes a device. It panics if a profile has rates that cannot be.
 func New(cfg Config) *Device {
 	if cfg.ID == 0 {
 		cfg.ID = device.NextID()
@@ -88,6 +101,9 @@ func New(cfg Config) *Device {
 	d.Register(device.GatherKernel, gather)
 	d.Register(device.ScatterKernel, scatter)
 	d.order = cfg.chooser()
+	if cfg.Profile != nil {
+		d.timer = newTimer(d, *cfg.Profile, cfg.Timeline)
+	}
 	return d
 }
 
@@ -140,7 +156,7 @@ func (d *Device) Lookup(b device.Buffer) (device.Memory, error) {
 		return device.Memory{}, fmt.Errorf("%w: there is no buffer %v", device.ErrUnknown, b)
 	}
 	m := device.Memory{Address: s.live.address, Size: s.live.bytes}
-	if b.Place == device.OnHost {
+	if b.Place == device.OnHost && !d.cfg.Phantom {
 		m.Host = s.live.memory(&d.heap)[:m.Size:m.Size]
 	}
 	return m, nil

@@ -59,6 +59,16 @@
 // as a text that replays; [Shrink] makes a simpler one of it, and [Batches.Drop]
 // a shorter program.
 //
+// # Time
+//
+// With [Config.Profile] a device has a virtual clock, which works out when each
+// operation would run on hardware like that: streams and events are as above,
+// each direction of the link moves one copy at a time, kernels of different
+// streams do not slow each other, and the host is busy with what it submits.
+// [Device.Lap] ends a step and says where its time went. Time has nothing to do
+// with the order in which operations run here. [H200] is a profile that was
+// measured; [Config.Phantom] leaves out the bytes.
+//
 // # Memory
 //
 // Every buffer has memory of its own, rounded up to [Align] bytes. New memory,

@@ -18,6 +18,7 @@ func (r *request) alloc(s *stream) error {
 		return err
 	}
 	b := r.make(sl, size)
+	r.size = size
 	r.enqueue(s, task{dst: b})
 	b.made = access{s.lane, s.now.at(s.lane), r.keep()}
 	d.stats.BytesAlloc += size
@@ -44,6 +45,7 @@ func (r *request) free(s *stream) error {
 	if b.owner != nil {
 		return fmt.Errorf("%w: %v is adopted memory, which the device must not hand out; disown it", device.ErrInvalid, b.id)
 	}
+	r.size = b.size
 	r.enqueue(s, task{dst: b})
 	r.checkIdle(b, s.now, FreeInFlight)
 	d.memory.free(b.size, s.lane, s.now.at(s.lane))
@@ -70,7 +72,9 @@ func (r *request) pin() error {
 	}
 	b := r.make(sl, size)
 	b.made = access{hostLane, d.host.tick(hostLane), r.keep()}
-	b.memory(&d.heap)
+	if !d.cfg.Phantom {
+		b.memory(&d.heap)
+	}
 	d.stats.BytesPinned += size
 	return nil
 }
@@ -84,7 +88,7 @@ func (r *request) unpin() error {
 	r.checkIdle(b, d.host, UnpinInFlight)
 	d.pinned.inUse -= b.size
 	r.forget(b)
-	b.release(&d.heap)
+	b.release(&d.heap) // of a phantom there is nothing
 	return nil
 }
 
@@ -132,6 +136,9 @@ func (r *request) kernel(s *stream) error {
 		return fmt.Errorf("%w: %v without a kernel", device.ErrInvalid, r.op.Kind)
 	}
 	fn := d.kernels[k.Name]
+	if fn == nil && d.cfg.Phantom && d.costs[k.Name] != nil {
+		fn = func(*Call) error { return nil }
+	}
 	if fn == nil && r.op.Kind == device.Launch {
 		d.report(Finding{Rule: UnknownKernel, Second: r.site, Subject: fmt.Sprintf("%q", k.Name),
 			Missing: "a registered implementation"})

@@ -204,7 +204,7 @@ func (d *Device) drain(p point) {
 
 // exec runs one operation. It is the only place where bytes of device memory move.
 func (d *Device) exec(t *task) {
-	if d.lost != nil { // nothing runs any more
+	if d.lost != nil || d.cfg.Phantom { // nothing runs any more, or at all
 		if t.call != nil {
 			d.recycle(t.call)
 		}

@@ -13,6 +13,8 @@ type request struct {
 	op   *device.Op
 	site Site
 	kept *Site // copy of site for the history; made at the first need
+	on   *stream
+	size int64 // of the memory that an Alloc or Free is about
 }
 
 // keep returns a copy of the site that outlives the request.
@@ -93,6 +95,9 @@ func (d *Device) submit(b *device.Batch, i int) error {
 	}
 	if err == nil {
 		d.stats.Ops[op.Kind]++
+		if d.timer != nil {
+			d.timer.submitted(&r)
+		}
 	}
 	return err
 }

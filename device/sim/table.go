@@ -21,6 +21,7 @@ type event struct {
 	at      point
 	clock   clock // of the stream at the record
 	site    Site  // zero: never recorded
+	mark    *mark // on the virtual clock
 }
 
 // maxIndex bounds the tables. Ids are minted one after the other, so that a
@@ -69,6 +70,7 @@ func (r *request) stream() (*stream, error) {
 	if s.closed {
 		return nil, fmt.Errorf("%w: stream %v was closed", device.ErrUnknown, id)
 	}
+	r.on = s
 	return s, nil
 }
 
