@@ -24,6 +24,8 @@ const (
 	NotContiguous = messages.NotContiguous
 	PlanKeeps     = messages.PlanKeeps
 	NoGain        = messages.NoGain
+	NoHostMemory  = messages.NoHostMemory
+	SharesStorage = messages.SharesStorage
 	NoBackward    = messages.NoBackward
 )
 
@@ -114,17 +116,20 @@ func (p *Pass) explain(r *run, list []messages.Record) {
 }
 
 func outcome(r *run, m messages.Record) (o Outcome, why string) {
+	away := m.Away && r.offloaded
 	switch {
-	case m.Verdict == Moves && r.offloaded && m.Holder != "":
+	case away && m.Holder != "":
 		return Moved, "no gain: the storage is held by " + m.Holder
-	case m.Verdict == Moves && r.offloaded && m.Moved == 0:
+	case away && m.Verdict == TooSmall:
+		return Moved, "together with others"
+	case away && m.Moved == 0:
 		return Moved, "with another tensor of the same storage"
-	case m.Verdict == Moves && r.offloaded:
+	case away:
 		return Moved, ""
+	case m.Verdict == Moves && m.Moved > 0:
+		return Kept, "its offload was given up"
 	case m.Verdict == Moves:
 		return Kept, "its slot was not offloaded"
-	case m.Verdict == TooSmall && m.Moved > 0:
-		return Moved, "together with other small tensors"
 	case m.Verdict == NoGain:
 		return Kept, "no gain in an earlier pass: the storage is held by " + m.Holder
 	case m.Verdict.Owned():

@@ -28,6 +28,7 @@ type Metrics struct {
 	BytesIn        int64
 	Failures       int64 // batches that were not enqueued whole
 	KeptForBudget  int64 // tensors that stayed on the device for want of host memory
+	NoGain         int64 // storages that were copied out for nothing: somebody held them on the device
 	Pins           int64 // pinned allocations
 
 	EventsLive    int   // events in use now
@@ -49,7 +50,7 @@ func (c *counters) metrics(s messages.Stats) Metrics {
 		Unused: c.unused.Load(), Offloads: c.offloads.Load(), ShortCircuits: c.shorts.Load(), LateReloads: c.late.Load(),
 		Batches: s.Batches, Operations: s.Operations, EventsRecorded: s.EventsRecorded, WaitsIssued: s.WaitsIssued,
 		WaitsElided: s.WaitsElided, CopiesOut: s.CopiesOut, CopiesIn: s.CopiesIn, BytesOut: s.BytesOut, BytesIn: s.BytesIn,
-		Failures: s.Failures, KeptForBudget: s.KeptForBudget, Pins: s.Pins, EventsLive: s.EventsLive, StoragesHeld: s.StoragesHeld, SlotsHeld: s.GroupsOpen,
+		Failures: s.Failures, KeptForBudget: s.KeptForBudget, NoGain: s.NoGain, Pins: s.Pins, EventsLive: s.EventsLive, StoragesHeld: s.StoragesHeld, SlotsHeld: s.GroupsOpen,
 		HostInUse: s.HostInUse, HostHeld: s.HostHeld, HostHighWater: s.HostHighWater,
 	}
 	m.PassesOpen = m.PassesBegun - m.PassesEnded - m.PassesAborted

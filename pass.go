@@ -49,6 +49,7 @@ type run struct {
 	gen        uint32        // counts the resets; part of a Saved
 	state      atomic.Uint32 // an fsm.State, as last reported by the layer's machine
 	offloaded  bool          // its offload was started and not given up
+	copied     bool          // bytes were copied out for an offload that is not started
 	revived    bool          // the plan's later directives for it are dropped
 	backward   bool          // its backward has run or is running
 	closed     bool
@@ -409,6 +410,7 @@ func (p *Pass) call(r *run) error {
 	r.state.Store(uint32(q.State))
 	p.unused += q.Unused
 	p.moved += q.Moved
+	r.copied = r.copied || q.Moved > 0
 	p.fits(q)
 	if q.Err != nil {
 		return q.Err
@@ -422,8 +424,9 @@ func (p *Pass) call(r *run) error {
 	case q.Event == fsm.StartOffload:
 		r.revived, r.offloaded = false, true
 		p.started++
-		if q.Moved > 0 {
+		if r.copied {
 			c.offloads.Add(1)
+			r.copied = false
 		}
 	case q.Event == fsm.Revive:
 		r.revived, r.offloaded = true, false
@@ -431,7 +434,7 @@ func (p *Pass) call(r *run) error {
 		p.explain(r, q.Records)
 		r.offloaded = false
 		r.gen++
-		r.revived = false
+		r.revived, r.copied = false, false
 	}
 	return nil
 }

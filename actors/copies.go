@@ -71,9 +71,10 @@ func (d *deviceActor) copyOut(g *group) error {
 			small += e.storage.Bytes()
 		}
 	}
+	d.together = small >= d.coalesce
 	d.combs, d.direct, d.packed = d.combs[:0], d.direct[:0], d.packed[:0]
 	for _, e := range g.entries {
-		if e.goes() && (!e.small || e.committed > 0 || small >= d.coalesce) {
+		if e.goes() && (!e.small || e.committed > 0 || d.together) {
 			d.divide(e)
 		}
 	}

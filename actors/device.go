@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 
 	"offload/device"
 	"offload/fsm"
@@ -44,6 +43,7 @@ type deviceActor struct {
 	staging  [2]device.Range // by transfer stream: through which pieces are packed
 	spare    []*hostBlock
 	taken    []*hostBlock // by the command that is being handled
+	together bool         // the small tensors of the group were worth a copy, in this command
 	unfit    int64        // smallest size for which the whole host budget is too small, in this command
 
 	// Scratch memory of the command that is being handled.
@@ -152,57 +152,27 @@ func (d *deviceActor) settled(c *messages.Command, g *group) {
 		r.Moved += d.work.effects[i].bytes
 	}
 	r.Unfit = d.unfit
-	if r.Explain && r.Moved > 0 {
-		c.Copied = d.copied(c.Copied[:0])
+	if r.Explain {
+		d.explain(c, g)
 	}
 	switch r.Event {
 	case fsm.StartOffload:
 		g.hosted = true
 	case fsm.Release:
 		g.away, g.released = true, true
+		g.gain()
 	case fsm.Reload, fsm.Revive:
 		g.hosted, g.away = false, false
 		for _, e := range g.entries {
 			d.returnHost(e, g)
 		}
 	case fsm.Reset:
-		c.Gainless = d.gainless(c.Gainless[:0], g)
+		c.Gainless = gainless(c.Gainless[:0], g)
+		d.stats.NoGain += int64(len(c.Gainless))
+		g.gain()
 		d.dismiss(g)
 		c.Ticket = 0
 	}
-}
-
-// copied appends what the batch of this command copied out.
-func (d *deviceActor) copied(list []messages.Copied) []messages.Copied {
-	for i := range d.work.effects {
-		if fx := &d.work.effects[i]; fx.bytes > 0 {
-			list = append(list, messages.Copied{Storage: fx.entry.storage, Bytes: fx.bytes})
-		}
-	}
-	return list
-}
-
-// gainless appends the storages of the group whose move gained nothing: they
-// were copied, released and reloaded, and the device never got their memory back.
-func (d *deviceActor) gainless(list []messages.Gainless, g *group) []messages.Gainless {
-	if !g.released || g.away {
-		return list
-	}
-	for _, e := range g.entries {
-		if e.out == nil || e.freed {
-			continue
-		}
-		names := e.storage.HeldBy()
-		for _, o := range e.groups {
-			if o != g {
-				names = append(names, fmt.Sprintf("layer %d", o.origin.Layer))
-			}
-		}
-		if len(names) > 0 {
-			list = append(list, messages.Gainless{Storage: e.storage, Holder: strings.Join(names, ", ")})
-		}
-	}
-	return list
 }
 
 // submit sends the batch that was built for g, if there is one, and applies the
@@ -314,7 +284,7 @@ func (d *deviceActor) apply(fx *effect) {
 		e.incoming = device.Buffer{}
 		e.version = d.version(e.storage) // the copy in was a write, too
 	case freed:
-		e.onDevice, e.freed = false, true
+		e.onDevice = false
 		delete(d.ledger.buffers, e.storage.Buffer())
 		e.storage.Freed()
 		e.consumers = e.consumers[:0]

@@ -25,6 +25,8 @@ type place struct {
 	outside           bool // the holder is not a slot of the engine
 }
 
+func (p place) same(o place) bool { return p.occurrence == o.occurrence && p.index == o.index }
+
 // slot is one run of the layer within one pass. Its tensors move together, so
 // it has one group and one machine.
 type slot struct {
@@ -46,7 +48,12 @@ type saved struct {
 	stream  device.Stream
 	popped  bool
 	moved   int64  // bytes that were copied out for it
-	holder  string // who keeps the storage on the device
+	holder  string // who kept the storage on the device, if moving it gained nothing
+	outside bool   // the holder is no slot of the engine
+
+	// Of slots that are explained.
+	away bool             // it is on the host since the offload started
+	kept messages.Verdict // why it is not, if it was to go
 }
 
 // next says who has to act after a layer has looked at a request.
@@ -222,7 +229,7 @@ func (l *layerActor) verdict(s *slot, t device.Tensor) (v messages.Verdict, hold
 		if p.occurrence != s.id.Occurrence || p.index != len(s.saved) {
 			continue
 		}
-		if p.outside && !t.Storage.Retained() {
+		if p.outside && t.Storage.Holders() == 1 {
 			l.idle = slices.Delete(l.idle, i, i+1) // it may be worth it now
 			return v, ""
 		}

@@ -44,7 +44,9 @@ type entry struct {
 	out, in   *event
 	onDevice  bool
 	incoming  device.Buffer // what the bytes are being copied into
-	freed     bool          // the device buffer was given back since the first push
+	gained    bool          // the device buffer was given back while a group was away
+	holder    string        // who kept it on the device when a group released it
+	outside   bool          // the holder is no group of the ledger
 
 	all       bool          // all bytes of the storage are to be moved
 	want      []layout.Span // those that are, if not all

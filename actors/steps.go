@@ -126,7 +126,11 @@ func (d *deviceActor) startOffload(c *messages.Command, g *group) error {
 // stream s, after the copies out.
 func (d *deviceActor) release(g *group, s int) error {
 	for _, e := range g.entries {
-		if e.onDevice && !e.needed(g) && !e.shared() && d.backed(e) {
+		switch {
+		case !e.onDevice || !d.backed(e):
+		case e.needed(g) || e.shared():
+			e.holder, e.outside = e.holders(g)
+		default:
 			d.free(e, s)
 		}
 	}

@@ -56,6 +56,7 @@ type Request struct {
 type Record struct {
 	Tensor  device.Tensor
 	Verdict Verdict
+	Away    bool   // all that is saved of its storage was on the host
 	Moved   int64  // bytes that were copied out for it
 	Holder  string // who kept the storage on the device all the same
 }
@@ -79,7 +80,7 @@ func (r *Request) Reset() {
 	r.State, r.First, r.Short, r.Unused, r.Moved, r.Unfit, r.Err = fsm.Resident, 0, false, 0, 0, 0, nil
 	c := &r.command
 	c.Request, c.Ticket, c.Items, c.Ops, c.Failed = r, 0, c.Items[:0], 0, false
-	c.Copied, c.Gainless = c.Copied[:0], c.Gainless[:0]
+	c.Copied, c.Kept, c.Gainless = c.Copied[:0], c.Kept[:0], c.Gainless[:0]
 	r.Reply.Arm()
 }
 
@@ -101,7 +102,8 @@ type Command struct {
 	// The answer.
 	Ops      int        // operations that were submitted
 	Failed   bool       // the batch was not enqueued whole (Request.Err says why)
-	Copied   []Copied   // what was copied out, if Request.Explain is set
+	Copied   []Copied   // if Request.Explain is set; StartOffload: also what was copied before
+	Kept     []Kept     // StartOffload, if Request.Explain is set
 	Gainless []Gainless // Reset: what was moved for nothing
 }
 
@@ -132,10 +134,16 @@ const (
 	Stays
 )
 
-// Copied is a storage of which bytes were copied out.
+// Copied is a storage that is on the host, Bytes of it because of this command.
 type Copied struct {
 	Storage *device.Storage
 	Bytes   int64
+}
+
+// Kept is a storage that was to go to the host and did not.
+type Kept struct {
+	Storage *device.Storage
+	Why     Verdict
 }
 
 // Gainless is a storage that was copied out and released, and whose memory the
@@ -143,6 +151,7 @@ type Copied struct {
 type Gainless struct {
 	Storage *device.Storage
 	Holder  string
+	Outside bool // the holder is no slot of the engine
 }
 
 // Answer is a request as a device actor sends it back to the layer actor.
@@ -194,6 +203,7 @@ type Stats struct {
 	BytesIn        int64
 	Failures       int64 // batches that were not enqueued whole
 	KeptForBudget  int64 // tensors that stayed on the device for want of host memory
+	NoGain         int64 // storages that were copied out for nothing
 	EventsLive     int   // minted and not put back
 	StoragesHeld   int   // storages of which a group is a holder
 	GroupsOpen     int
@@ -216,6 +226,7 @@ func (s *Stats) Add(o Stats) {
 	s.BytesIn += o.BytesIn
 	s.Failures += o.Failures
 	s.KeptForBudget += o.KeptForBudget
+	s.NoGain += o.NoGain
 	s.EventsLive += o.EventsLive
 	s.StoragesHeld += o.StoragesHeld
 	s.GroupsOpen += o.GroupsOpen

@@ -30,6 +30,10 @@ const (
 	// NoGain: moving it freed no memory in an earlier pass, because somebody
 	// else holds the storage on the device.
 	NoGain
+	// NoHostMemory: the host budget had no memory for it.
+	NoHostMemory
+	// SharesStorage: another tensor of its storage has to stay on the device.
+	SharesStorage
 	// NoBackward: the pass is an inference pass; no reference is kept.
 	NoBackward
 
@@ -39,7 +43,8 @@ const (
 
 var verdictTexts = [Verdicts]string{
 	"moves", "absent", "weight or index data", "a host tensor", "no elements", "opted out", "a workspace",
-	"below the size limit", "not contiguous", "kept by the plan", "no gain", "no backward",
+	"below the size limit", "not contiguous", "kept by the plan", "no gain",
+	"no host memory within the budget", "another tensor of the storage stays", "no backward",
 }
 
 // String returns a phrase such as "below the size limit".
@@ -53,7 +58,7 @@ func (v Verdict) String() string {
 // Owned reports whether the storage of the tensor is taken over from the caller.
 func (v Verdict) Owned() bool {
 	switch v {
-	case Moves, OptedOut, NotActivation, TooSmall, NotContiguous, PlanKeeps, NoGain:
+	case Moves, OptedOut, NotActivation, TooSmall, NotContiguous, PlanKeeps, NoGain, NoHostMemory, SharesStorage:
 		return true
 	}
 	return false
