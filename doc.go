@@ -9,7 +9,8 @@
 // pushed to a slot in forward is popped from it in backward; a [Saved] value
 // stands for it in between. A plan (package schedule) says when the tensors of
 // which slot leave the device and come back; under a manual plan the caller
-// says so.
+// says so. A [Step] is several passes in a declared order. A [Composite] is a
+// value of several tensors that is saved as one.
 //
 // # States
 //

@@ -13,11 +13,12 @@
 // device builds and submits the batch, the layer moves the machine and answers.
 // When the device has nothing to do, the layer answers at once.
 //
-// # The logic is pure
+// # Logic and shell
 //
-// layer.go and the files of the ledger take a message and return what is to be
-// done; they start no goroutine, read no clock and touch no device. Receive in
-// shell.go only switches, steps, submits and answers.
+// layer.go takes a request and returns who has to act next; it starts no
+// goroutine, reads no clock and touches no device. The files of the ledger turn
+// a command into operations, as data, and one method submits them (send, in
+// device.go). Receive, in shell.go, only switches, steps and answers.
 //
 // # Mailboxes
 //
@@ -28,9 +29,11 @@
 //
 // # Concurrency
 //
-// An actor's fields are touched from its Receive only. [System.Call] may be
-// used by several goroutines, each with a request of its own, but one slot may
-// have one request under way only. Nothing waits inside Receive.
+// An actor's fields are touched by whoever is inside its mailbox only.
+// [System.Call] may be used by several goroutines, each with a request of its
+// own, but one slot may have one request under way only. No actor waits for
+// another one. A device actor waits for its device where memory is unpinned and
+// after a failed batch.
 //
 // # Ownership
 //

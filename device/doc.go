@@ -49,4 +49,15 @@
 //
 // Submit keeps no reference to the batch, its operations or its kernels after
 // it has returned.
+//
+// # Use
+//
+//	ids := device.NewIDs(dev)
+//	stream := ids.Stream()
+//	s := ids.NewStorage("x", device.Activation, 4096, stream)
+//	x := device.Tensor{Storage: s, DType: device.Float32, Shape: []int{1024}}
+//	err := dev.Submit(&device.Batch{Ops: []device.Op{
+//		{Kind: device.OpenStream, Stream: stream},
+//		{Kind: device.Alloc, Stream: stream, Dst: x.Range()},
+//	}})
 package device

@@ -17,9 +17,9 @@
 //
 // # Ownership
 //
-// Tensors belong to the test until it hands them over. [Rig.Close] takes what the rig made itself
-// and reports whatever is left on the device besides, the findings of the
-// simulator, and every byte that was wrong.
+// Tensors belong to the test until it hands them over. [Rig.Close] takes what
+// the rig made itself and reports whatever is left on the device besides, the
+// findings of the simulator, and every byte that was wrong.
 //
 // # Use
 //

@@ -14,4 +14,8 @@
 // A kernel may use all processors while it runs, and has ended when it returns.
 // Kernels keep nothing between calls except scratch memory, which is shared
 // safely between devices.
+//
+// # Ownership
+//
+// A kernel has the memory of its launch until it returns, and keeps no part of it.
 package sim
