@@ -20,9 +20,15 @@ func (d *deviceActor) reset(g *group, s int) error {
 		op := d.work.add(device.Op{Kind: device.Free, Stream: d.order.streams[s].id, Dst: span})
 		d.work.effect(effect{op: op, kind: scrapped, group: g, span: span})
 	}
+	d.coming = d.coming[:0]
 	for _, e := range g.entries {
+		if e.onDevice && !e.needed(g) {
+			d.coming = append(d.coming, e)
+		}
+	}
+	d.landed(s, d.coming)
+	for _, e := range d.coming {
 		switch {
-		case !e.onDevice || e.needed(g):
 		case len(e.groups) > 1 && !d.backed(e):
 			// The other groups are away and count on bytes that are nowhere else.
 		case e.shared():

@@ -219,14 +219,18 @@ func (d *deviceActor) reload(g *group, s int) error {
 
 // pop makes stream s wait for the bytes, once, and notes it as a consumer.
 func (d *deviceActor) pop(c *messages.Command, s int) error {
+	d.coming = d.coming[:0]
 	for _, item := range c.Items {
 		e := d.ledger.entries[item.Storage]
 		if e == nil || !e.onDevice {
 			return fmt.Errorf("pop: storage %q: %w: the ledger has no device buffer for it", item.Storage.Name(), ErrMoved)
 		}
+		d.coming = append(d.coming, e)
+	}
+	d.landed(s, d.coming)
+	for _, e := range d.coming {
 		switch {
-		case e.in != nil:
-			d.work.wait(s, e.in, device.AfterCopyIn)
+		case e.in != nil: // it has landed
 		case len(e.ready) > 0:
 			d.produced(e, s)
 		default:
@@ -237,4 +241,18 @@ func (d *deviceActor) pop(c *messages.Command, s int) error {
 		e.consumers = note(e.consumers, s)
 	}
 	return nil
+}
+
+// landed orders stream s after the copies in of the entries, by the wait for
+// the last one, which has the others before it.
+func (d *deviceActor) landed(s int, entries []*entry) {
+	var last *event
+	for _, e := range entries {
+		if e.in != nil && (last == nil || e.in.seq > last.seq) {
+			last = e.in
+		}
+	}
+	if last != nil && !d.order.covered(s, last) {
+		d.work.wait(s, last, device.AfterCopyIn)
+	}
 }
