@@ -348,3 +348,46 @@ func BenchmarkSubmit(b *testing.B) {
 	r.must(join(s), join(t))
 	r.close()
 }
+
+func TestPackOnGPU(t *testing.T) { testPack(t, open(t, Options{})) }
+
+func TestAdoptOnGPU(t *testing.T) {
+	d := open(t, Options{})
+	var at cu.DevicePtr
+	if err := d.Do(func() (err error) { at, err = cu.MemAlloc(1000); return err }); err != nil {
+		t.Fatal(err)
+	}
+	testAdopt(t, d, external{uintptr(at), 1000}) // the memory goes with the context
+}
+
+// TestMarks measures a copy.
+func TestMarks(t *testing.T) {
+	d := open(t, Options{})
+	r := newRig(t, d)
+	s := r.stream()
+	const n = 64 << 20
+	x, h := r.buffer(s, n), r.pinned(n)
+	var marks [2]*Mark
+	for i := range marks {
+		m, err := d.NewMark()
+		if err != nil {
+			t.Fatal(err)
+		}
+		marks[i] = m
+	}
+	if err := marks[0].Record(s); err != nil {
+		t.Fatal(err)
+	}
+	r.must(copyIn(s, x, h))
+	if err := marks[1].Record(s); err != nil {
+		t.Fatal(err)
+	}
+	took, err := marks[1].Since(marks[0])
+	if rate := n / took.Seconds(); err != nil || rate < 1e8 || rate > 1e13 {
+		t.Errorf("got %v for %d bytes, %v; want something between 0.1 GB/s and 10 TB/s", took, n, err)
+	}
+	if err := CloseMarks(marks[:]...); err != nil {
+		t.Error(err)
+	}
+	r.close()
+}
