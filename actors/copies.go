@@ -9,9 +9,6 @@ import (
 )
 
 const (
-	// stagingBytes is the size of the buffer through which pieces are packed,
-	// one for each direction. Its uses follow each other on one stream.
-	stagingBytes = 4 << 20
 	// directBytes is the length from which a piece is worth a copy of its own: a
 	// copy costs the host about 2 us, in which the link moves about 110 KB.
 	directBytes = 128 << 10
@@ -195,23 +192,6 @@ func (d *deviceActor) beforeCopy(e *entry, h *hostBlock) {
 	}
 }
 
-// copyPacked gathers what was put aside into the staging buffer, as much as fits
-// at a time, and copies that.
-func (d *deviceActor) copyPacked(h *hostBlock, stage device.Range) {
-	off := int64(0)
-	for _, s := range d.packed {
-		d.beforeCopy(s.entry, h)
-		s.entry.parts = append(s.entry.parts, part{comb: s.comb, host: h, off: off, packed: true})
-		off += s.comb.Bytes()
-	}
-	off = 0
-	d.chunks(d.packed, func(combs []device.Comb, n int64) {
-		d.work.gather(d.out, stage.Sub(0, n), combs)
-		d.transfer(device.CopyOut, h, off, stage.Sub(0, n))
-		off += n
-	})
-}
-
 // endCopyOut records the event that follows the copies of this batch.
 func (d *deviceActor) endCopyOut() {
 	var out *event
@@ -226,35 +206,6 @@ func (d *deviceActor) endCopyOut() {
 		}
 		fx.event, fx.op = out, op
 	}
-}
-
-// chunks calls use for one piece after the other of the segments that fits into
-// the staging buffer.
-func (d *deviceActor) chunks(segments []segment, use func(combs []device.Comb, n int64)) {
-	combs, n := d.pieces[:0], int64(0)
-	flush := func() {
-		if n > 0 {
-			use(combs, n)
-		}
-		combs, n = combs[:0], 0
-	}
-	for _, s := range segments {
-		c := device.Comb{Stride: s.comb.Stride,
-			First: device.Range{Buffer: s.entry.target(), Offset: s.comb.Lo, Bytes: s.comb.Span.Bytes()}}
-		for left := s.comb.Count; left > 0; {
-			fit := min((stagingBytes-n)/c.First.Bytes, left)
-			if fit == 0 {
-				flush()
-				continue
-			}
-			c.Count = fit
-			combs, n = append(combs, c), n+c.Bytes()
-			c.First.Offset += fit * c.Stride
-			left -= fit
-		}
-	}
-	flush()
-	d.pieces = combs
 }
 
 // target returns the buffer that the bytes of e are in, or are being copied to.
@@ -296,53 +247,4 @@ func (d *deviceActor) copyIn(e *entry) (packed bool) {
 		d.transfer(device.CopyIn, p.host, p.off, device.Range{Buffer: e.incoming, Offset: p.comb.Lo, Bytes: p.comb.Bytes()})
 	}
 	return packed
-}
-
-// unpacking is a packed part that is copied back.
-type unpacking struct {
-	part    part
-	segment segment
-}
-
-// copyUnpacked copies what was put aside to the staging buffer, as many adjacent
-// bytes as fit at a time, and scatters them.
-func (d *deviceActor) copyUnpacked(stage device.Range) {
-	for list := d.unpacked; len(list) > 0; {
-		first, n := list[0].part, 0
-		end := first.off
-		d.packed = d.packed[:0]
-		for n < len(list) && list[n].part.host == first.host && list[n].part.off == end {
-			d.packed = append(d.packed, list[n].segment)
-			end += list[n].part.comb.Bytes()
-			n++
-		}
-		list = list[n:]
-		off := first.off
-		d.chunks(d.packed, func(combs []device.Comb, n int64) {
-			d.transfer(device.CopyIn, first.host, off, stage.Sub(0, n))
-			d.work.scatter(d.in, combs, stage.Sub(0, n))
-			off += n
-		})
-	}
-	d.unpacked = d.unpacked[:0]
-}
-
-// stage makes sure that a transfer stream has its staging buffer. It is
-// allocated when it is first needed, by a batch of its own, so that a failure is
-// a refusal.
-func (d *deviceActor) stage(s int) error {
-	if d.staging[s].Bytes > 0 {
-		return nil
-	}
-	r := device.Range{Buffer: d.ids.Buffer(device.OnDevice), Bytes: stagingBytes}
-	b := device.Batch{Origin: device.Origin{Action: "stage"}, Ops: []device.Op{
-		{Kind: device.Alloc, Stream: d.order.streams[s].id, Dst: r},
-	}}
-	if err := d.send(&b); err != nil {
-		d.ids.PutBuffer(r.Buffer)
-		return fmt.Errorf("staging buffer for packed tensors: %w", err)
-	}
-	d.count(b.Ops)
-	d.staging[s] = r
-	return nil
 }

@@ -152,7 +152,7 @@ func (l *layerActor) learn(s *slot, r *messages.Request) {
 	for i := range s.saved {
 		v := &s.saved[i]
 		x := messages.Record{Tensor: v.tensor, Verdict: v.verdict, Away: v.away, Moved: v.moved, Holder: v.holder}
-		if v.kept != messages.Moves && v.verdict == messages.Moves {
+		if v.kept != messages.Moves {
 			x.Verdict = v.kept
 		}
 		r.Records = append(r.Records, x)

@@ -146,6 +146,13 @@ type Comb struct {
 // Bytes returns the bytes of all spans of the comb.
 func (c Comb) Bytes() int64 { return c.Span.Bytes() * c.Count }
 
+// Each calls use for every span of the comb, in order.
+func (c Comb) Each(use func(Span)) {
+	for i := range c.Count {
+		use(Span{c.Lo + i*c.Stride, c.Hi + i*c.Stride})
+	}
+}
+
 // Combs appends to dst the set as combs, in order.
 func Combs(dst []Comb, set []Span) []Comb {
 	for i := 0; i < len(set); {
