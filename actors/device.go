@@ -56,6 +56,7 @@ type deviceActor struct {
 	pieces   []device.Comb
 	ranges   []device.Range
 	coming   []*entry
+	late     []*entry
 	unpacked []unpacking
 }
 

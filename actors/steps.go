@@ -197,7 +197,7 @@ func (d *deviceActor) reload(g *group, s int) error {
 		}
 	}
 	d.work.follow(d.in, s, device.AfterAlloc)
-	last := d.coming[:0] // those whose last bytes come through the staging buffer
+	last := d.late[:0] // those whose last bytes come through the staging buffer
 	for _, e := range d.coming {
 		d.work.wait(d.in, e.out, device.AfterHostWriter)
 		if d.copyIn(e) {
@@ -214,6 +214,7 @@ func (d *deviceActor) reload(g *group, s int) error {
 			d.work.effect(effect{op: op, kind: copiedIn, entry: e, event: in, home: s})
 		}
 	}
+	d.late = last
 	return nil
 }
 
