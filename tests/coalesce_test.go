@@ -13,6 +13,10 @@ import (
 	"offload/schedule"
 )
 
+// stagingBuffer is the device memory that an engine keeps for each direction in
+// which it has packed anything.
+const stagingBuffer = 4 << 20
+
 // tiny makes n tensors of the given size in the order of the compute stream.
 func (s *stage) tiny(n int, bytes int64) []device.Tensor {
 	s.t.Helper()
@@ -35,18 +39,17 @@ func TestTenThousandTinyTensors(t *testing.T) {
 	s.must(slot.StartOffload())
 	s.moved(5, n*bytes)
 	if got := len(s.recorded("start-offload")); got != 1 {
-		t.Errorf("%d events for the copies out, want 1", got)
+		s.t.Errorf("%d events for the copies out, want 1", got)
 	}
 	s.must(slot.Release())
-	staging := int64(4 << 20)
-	s.use("with the tensors away", staging)
+	s.use("with the tensors away", stagingBuffer)
 	s.must(slot.Reload())
 	if m := s.engine.Metrics(); m.CopiesIn != 5 || m.BytesIn != n*bytes {
-		t.Errorf("%d bytes came back by %d copies, want %d by 5", m.BytesIn, m.CopiesIn, n*bytes)
+		s.t.Errorf("%d bytes came back by %d copies, want %d by 5", m.BytesIn, m.CopiesIn, n*bytes)
 	}
 	s.pop(slot, s.Compute, saved, ts...)
 	if got := len(s.waits("pop", device.AfterCopyIn)); got != 1 {
-		t.Errorf("%d waits for %d tensors, want 1", got, n)
+		s.t.Errorf("%d waits for %d tensors, want 1", got, n)
 	}
 }
 
@@ -112,7 +115,7 @@ func TestBundleWithoutHostMemory(t *testing.T) {
 		s.must(s.pass.End())
 		s.explained("0.0 kept 0/1000: no host memory within the budget", "0.1 moved 4096/4096")
 		if m := s.engine.Metrics(); m.KeptForBudget != 1 {
-			t.Errorf("%d tensors or bundles found no memory, want 1", m.KeptForBudget)
+			s.t.Errorf("%d tensors or bundles found no memory, want 1", m.KeptForBudget)
 		}
 	})
 }

@@ -157,14 +157,14 @@ func TestNoGain(t *testing.T) {
 		}
 		letGo := func(x device.Tensor) {
 			if last := x.Storage.Drop("the cache"); !last {
-				t.Error("the cache was not the last holder")
+				s.t.Error("the cache was not the last holder")
 			}
 			s.Free(s.Compute, x)
 		}
 		base := pass(true)
 		s.explained("0.0 moved 512/512: no gain: the storage is held by the cache")
 		if got := s.engine.Metrics().NoGain; got != 1 {
-			t.Errorf("%d storages were moved for nothing, want 1", got)
+			s.t.Errorf("%d storages were moved for nothing, want 1", got)
 		}
 		s.use("while the cache holds the storage", 4096)
 		letGo(base)
@@ -180,7 +180,7 @@ func TestNoGain(t *testing.T) {
 		s.explained("0.0 moved 512/512")
 		s.moved(2, 1024)
 		if got := s.engine.Metrics().NoGain; got != 1 {
-			t.Errorf("%d storages were moved for nothing, want still 1", got)
+			s.t.Errorf("%d storages were moved for nothing, want still 1", got)
 		}
 		s.use("at the end", 0)
 	})
@@ -217,7 +217,7 @@ func TestGainOfTwoLayers(t *testing.T) {
 		s.must(s.pass.End())
 		s.explained("1.0 moved 0/4096: with another tensor of the same storage", "0.0 moved 4096/4096")
 		if got := s.engine.Metrics().NoGain; got != 0 {
-			t.Errorf("%d storages were moved for nothing, want 0", got)
+			s.t.Errorf("%d storages were moved for nothing, want 0", got)
 		}
 	})
 }
@@ -270,7 +270,7 @@ func TestReleaseGivesBackWhatTheRecordsSay(t *testing.T) {
 			}
 		}
 		if back != want || want == 0 {
-			t.Errorf("the device got %d bytes back, and by the records it should be %d", back, want)
+			s.t.Errorf("the device got %d bytes back, and by the records it should be %d", back, want)
 		}
 		s.Drop(s.Compute, ts[3])
 	})
@@ -301,10 +301,10 @@ func TestStrict(t *testing.T) {
 					s.must(slot.StartOffload())
 				}
 				if err := s.pass.End(); !errors.Is(err, tc.want) {
-					t.Errorf("got %v, want %v", err, tc.want)
+					s.t.Errorf("got %v, want %v", err, tc.want)
 				}
 				if !s.pass.Ended() {
-					t.Error("the pass goes on")
+					s.t.Error("the pass goes on")
 				}
 			})
 		})

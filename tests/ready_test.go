@@ -50,10 +50,10 @@ func TestMarkIsWhatTheCopyWaitsFor(t *testing.T) {
 		s.must(slot.StartOffload())
 		mark := s.recorded("mark")
 		if got := s.waits("start-offload", device.AfterProducer); len(mark) != 1 || !slices.Equal(got, mark) {
-			t.Errorf("the copy waits for %v, want the mark %v", got, mark)
+			s.t.Errorf("the copy waits for %v, want the mark %v", got, mark)
 		}
 		if ops := s.last("push"); len(ops) != 0 {
-			t.Errorf("the push of a marked tensor did %v", ops)
+			s.t.Errorf("the push of a marked tensor did %v", ops)
 		}
 		s.reach(fsm.Reloading, slot)
 		s.pop(slot, s.Compute, saved, x)
@@ -78,7 +78,7 @@ func TestMarkOfAnEarlierPass(t *testing.T) {
 		saved := s.push(slot, x)
 		s.reach(fsm.Offloading, slot)
 		if got := s.waits("start-offload", device.AfterProducer); len(got) != 1 || got[0] == first[0] {
-			t.Errorf("the copy of the second pass waits for %v; the mark of the first was %v", got, first)
+			s.t.Errorf("the copy of the second pass waits for %v; the mark of the first was %v", got, first)
 		}
 		s.comeBack(slot, saved, x)
 		s.must(s.pass.End())
@@ -107,7 +107,7 @@ func TestMarkOfAnEarlierVersion(t *testing.T) {
 		s.must(err)
 		s.must(slot.StartOffload())
 		if got := s.waits("start-offload", device.AfterProducer); !slices.Equal(got, s.recorded("push")) {
-			t.Errorf("the copy waits for %v, want the push on the side stream %v", got, s.recorded("push"))
+			s.t.Errorf("the copy waits for %v, want the push on the side stream %v", got, s.recorded("push"))
 		}
 		s.comeBack(slot, saved, x)
 	})
@@ -124,7 +124,7 @@ func TestMarkOfOneView(t *testing.T) {
 		saved := s.push(slot, left, right)
 		s.must(slot.StartOffload())
 		if got := s.waits("start-offload", device.AfterProducer); !slices.Equal(got, s.recorded("push")) {
-			t.Errorf("the copy waits for %v, want the push, %v, which has the mark before it", got, s.recorded("push"))
+			s.t.Errorf("the copy waits for %v, want the push, %v, which has the mark before it", got, s.recorded("push"))
 		}
 		s.reach(fsm.Reloading, slot)
 		s.pop(slot, s.Compute, saved, left, right)
@@ -142,7 +142,7 @@ func TestMarksOfTwoViews(t *testing.T) {
 		s.must(s.pass.MarkReady(s.Compute, right))
 		saved := s.push(slot, left, right)
 		if ops := s.last("push"); len(ops) != 0 {
-			t.Errorf("the push of marked tensors did %v", ops)
+			s.t.Errorf("the push of marked tensors did %v", ops)
 		}
 		s.reach(fsm.Reloading, slot)
 		s.pop(slot, s.Compute, saved, left, right)
@@ -175,7 +175,7 @@ func TestViewsWrittenAtDifferentTimes(t *testing.T) {
 					}
 					s.must(slot.StartOffload())
 					if got := s.waits("start-offload", device.AfterProducer); len(got) != 2 {
-						t.Errorf("the copy waits for %d producers, want both", len(got))
+						s.t.Errorf("the copy waits for %d producers, want both", len(got))
 					}
 					s.moved(1, 8192)
 					s.reach(fsm.Reloading, slot)
@@ -217,7 +217,7 @@ func TestSeveralProducers(t *testing.T) {
 				saved := s.push(slot, x)
 				s.must(slot.StartOffload())
 				if got := s.waits("start-offload", device.AfterProducer); len(got) != 2 {
-					t.Errorf("the copy waits for %d producers, want 2", len(got))
+					s.t.Errorf("the copy waits for %d producers, want 2", len(got))
 				}
 				s.comeBack(slot, saved, x)
 			})
@@ -274,12 +274,12 @@ func TestNothingIsGivenOutBeforeItArrives(t *testing.T) {
 			s.reach(to, slot)
 			var refused *offload.OrderError
 			if _, err := slot.Pop(saved...); !errors.As(err, &refused) || refused.State != to {
-				t.Errorf("popping what is %v: got %v, want an OrderError", to, err)
+				s.t.Errorf("popping what is %v: got %v, want an OrderError", to, err)
 			}
 		}
 		s.comeBack(slot, saved, x)
 		if got := s.waits("pop", device.AfterCopyIn); !slices.Equal(got, s.recorded("reload")[len(s.recorded("reload"))-1:]) {
-			t.Errorf("the pop waits for %v, want the last event of the reload, %v", got, s.recorded("reload"))
+			s.t.Errorf("the pop waits for %v, want the last event of the reload, %v", got, s.recorded("reload"))
 		}
 	})
 }
@@ -315,7 +315,7 @@ func TestReadinessWaitsAreNeeded(t *testing.T) {
 			s.must(s.engine.Close())
 			r.Close()
 			if dropped == 0 || len(r.Sim.Findings()) == 0 {
-				t.Errorf("%d waits (%v) were dropped, and there are %d findings", dropped, why, len(r.Sim.Findings()))
+				s.t.Errorf("%d waits (%v) were dropped, and there are %d findings", dropped, why, len(r.Sim.Findings()))
 			}
 		})
 	}
@@ -353,16 +353,16 @@ func TestMarksThatAreRefused(t *testing.T) {
 			{"a tensor without elements", s.Compute, bytesOf(elsewhere, 0, 0), nil},
 		} {
 			if err := s.pass.MarkReady(tc.stream, tc.x); !errors.Is(err, tc.want) {
-				t.Errorf("%s: got %v, want %v", tc.name, err, tc.want)
+				s.t.Errorf("%s: got %v, want %v", tc.name, err, tc.want)
 			}
 		}
 		if got := s.Sim.Stats(); got != before {
-			t.Errorf("the device was asked for something:\ngot  %v\nwant %v", got, before)
+			s.t.Errorf("the device was asked for something:\ngot  %v\nwant %v", got, before)
 		}
 		s.comeBack(slot, saved, x)
 		s.must(s.pass.End())
 		if err := s.pass.MarkReady(s.Compute, elsewhere); !errors.Is(err, offload.ErrStale) {
-			t.Errorf("after the pass: got %v, want ErrStale", err)
+			s.t.Errorf("after the pass: got %v, want ErrStale", err)
 		}
 		other.Drop(other.Compute, elsewhere)
 	})

@@ -17,6 +17,9 @@ import (
 // seeds is the number of orders in which the simulated device runs a scenario.
 const seeds = 8
 
+// theDefault, as a limit of a stage's engine, is what the engine takes by itself.
+const theDefault = -1
+
 // stage is an engine on a rig, with a training pass, for scenarios.
 type stage struct {
 	*rig.Rig
@@ -59,8 +62,11 @@ func (s *stage) open(opts offload.Options) {
 	if opts.Plan == nil && opts.Layers == 0 {
 		opts.Layers = 4
 	}
-	if opts.MinElements == 0 {
+	switch opts.MinElements {
+	case 0:
 		opts.MinElements = 1
+	case theDefault:
+		opts.MinElements = 0
 	}
 	if opts.SlabBytes == 0 {
 		opts.SlabBytes = 64 << 10
