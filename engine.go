@@ -125,9 +125,11 @@ func (e *Engine) Begin(ctx context.Context, kind PassKind, stream device.Stream)
 		return nil, fmt.Errorf("begin: %w", context.Cause(ctx))
 	}
 	if unfit := e.unfit.Load(); unfit > 0 && kind == Train {
-		limit := e.opts.hostBudget(len(e.devices))
-		return nil, fmt.Errorf("begin: nothing of an earlier pass fitted: %w",
-			&BudgetError{Place: device.OnHost, Asked: unfit, Limit: limit, Fits: limit / hostPage * hostPage})
+		// Where memory could not be pinned, less than the budget was there; that may pass.
+		if limit := e.opts.hostBudget(len(e.devices)); limit > 0 && unfit > limit {
+			return nil, fmt.Errorf("begin: nothing of an earlier pass fitted: %w",
+				&BudgetError{Place: device.OnHost, Asked: unfit, Limit: limit, Fits: limit / hostPage * hostPage})
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -51,7 +51,9 @@ func (d *deviceActor) query() messages.Stats {
 // flush submits what was put off, at the end of a pass.
 func (d *deviceActor) flush(pass uint64) error {
 	if d.lost != nil {
-		return nil // nothing can be given back
+		clear(d.later) // the memory went with the context
+		d.later = d.later[:0]
+		return nil
 	}
 	d.endMarks(pass)
 	d.sweep()
