@@ -157,7 +157,7 @@ func (d *deviceActor) strand(g *group, n, returned int) {
 		}
 	}
 	for _, h := range d.taken {
-		if h.parts == 0 {
+		if h.parts == 0 && !h.retained { // what is retained stays on the shelf, which g has until its reset
 			g.debris.blocks = append(g.debris.blocks, h)
 		}
 	}
