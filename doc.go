@@ -28,6 +28,13 @@
 // for work that is enqueued before the slot is reset: by the next Backward of
 // the pass, by End or by Abort. Weights and index data are never taken over.
 //
+// Memory that belongs to the caller takes the same way as a storage of
+// [device.IDs.AdoptStorage]: the engine moves its bytes like any others, and
+// where it would free the memory, it gives it back. The owner's function runs
+// once, on the goroutine of the call that gave it back and after that call's
+// work is done, and may call the engine. Work on the stream that it is told may
+// use the memory at once. What is reloaded later is memory of the device.
+//
 // # Streams
 //
 // Work of the caller belongs to the compute stream that Begin was given, or to

@@ -189,6 +189,8 @@ func (e *Engine) Close() error {
 		return nil
 	}
 	e.closed = true // nothing begins from here on
+	var returned messages.GiveBacks
+	defer func() { returned.Run() }() // last: it may ask for the metrics
 	defer close(e.done)
 	var passes []*Pass
 	for p := range e.passes {
@@ -198,12 +200,15 @@ func (e *Engine) Close() error {
 
 	var errs []error
 	for _, p := range passes {
-		if err := p.finish(true, ErrClosed); err != nil {
+		back, err := p.finish(true, ErrClosed)
+		returned = append(returned, back...)
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
-	var err error
-	if e.final, err = e.system.Stop(); err != nil {
+	final, back, err := e.system.Stop()
+	e.final, returned = final, append(returned, back...)
+	if err != nil {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {

@@ -38,6 +38,7 @@ type Pass struct {
 	moved    int64 // bytes copied out
 	unfit    int64 // smallest tensor for which the whole host budget is too small
 	records  []Record
+	returned messages.GiveBacks // whose owners are told when the pass is unlocked
 }
 
 // run is one slot: one run of a layer within the pass.
@@ -84,7 +85,7 @@ func (p *Pass) Forward(layer int) (*Slot, error) {
 	if err := p.lock("forward", layer); err != nil {
 		return nil, err
 	}
-	defer p.mu.Unlock()
+	defer p.unlock()
 	before := p.runs[layer]
 	occurrence := 0
 	if before != nil {
@@ -179,7 +180,7 @@ func (p *Pass) Backward(layer int) (*Slot, error) {
 	if err := p.lock("backward", layer); err != nil {
 		return nil, err
 	}
-	defer p.mu.Unlock()
+	defer p.unlock()
 	if p.kind == Inference {
 		return nil, fmt.Errorf("backward of layer %d: %w: pass %d keeps nothing; begin a training pass", layer, ErrInference, p.number)
 	}
@@ -286,28 +287,42 @@ func (p *Pass) ensure(r *run) error {
 // End ends the pass. What is still held is given back, used or not. If the
 // context was cancelled, the pass is aborted and End returns why.
 func (p *Pass) End() error {
-	return p.finish(false, fmt.Errorf("pass %d has ended: %w", p.number, ErrStale))
+	back, err := p.finish(false, p.ending(false))
+	back.Run()
+	return err
 }
 
 // Abort gives back what the pass holds, whatever state it is in. Copies that
 // are under way are waited for in the order of the device's streams. Calling it
 // again tries again what failed.
 func (p *Pass) Abort() error {
-	return p.finish(true, fmt.Errorf("pass %d was aborted: %w", p.number, ErrStale))
+	back, err := p.finish(true, p.ending(true))
+	back.Run()
+	return err
 }
 
-func (p *Pass) finish(abort bool, over error) error {
+// ending returns why calls on the pass are refused once it has ended.
+func (p *Pass) ending(abort bool) error {
+	if abort {
+		return fmt.Errorf("pass %d was aborted: %w", p.number, ErrStale)
+	}
+	return fmt.Errorf("pass %d has ended: %w", p.number, ErrStale)
+}
+
+// finish ends the pass. The caller tells the owners of what was given back when
+// it holds no lock.
+func (p *Pass) finish(abort bool, over error) (messages.GiveBacks, error) {
 	if p.engine.notifier.reentrant() {
-		return fmt.Errorf("end of pass %d: %w", p.number, ErrReentrant)
+		return nil, fmt.Errorf("end of pass %d: %w", p.number, ErrReentrant)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over != nil {
 		if abort && len(p.live) == 0 {
-			return nil // aborting what is over is harmless, so that it can be deferred
+			return nil, nil // aborting what is over is harmless, so that it can be deferred
 		}
 		if !abort {
-			return p.over
+			return nil, p.over
 		}
 	}
 	first := p.over == nil
@@ -323,14 +338,16 @@ func (p *Pass) finish(abort bool, over error) error {
 			errs = append(errs, err)
 		}
 	}
-	if err := p.engine.system.Flush(p.device, p.number); err != nil {
+	back, err := p.engine.system.Flush(p.device, p.number)
+	if err != nil {
 		errs = append(errs, err)
 	}
+	p.returned = append(p.returned, back...)
 	if first && !abort && p.engine.opts.Strict && p.started > 0 && p.moved == 0 && p.kind == Train {
 		errs = append(errs, fmt.Errorf("end of pass %d: %w: %d offloads were started; "+
 			"see Pass.Explain for the reasons, or lower MinElements", p.number, ErrNothingMoved, p.started))
 	}
-	err := errors.Join(errs...)
+	err = errors.Join(errs...)
 	if first {
 		c := &p.engine.counters
 		if abort {
@@ -349,13 +366,28 @@ func (p *Pass) finish(abort bool, over error) error {
 	if len(p.live) == 0 {
 		p.engine.forget(p)
 	}
-	return err
+	return p.takeReturned(), err
+}
+
+// unlock ends a call on the pass. Then, with the call done and the pass open to
+// others, it tells the owners of what the call has given back.
+func (p *Pass) unlock() {
+	back := p.takeReturned()
+	p.mu.Unlock()
+	back.Run()
+}
+
+// takeReturned returns those that have to be told, who are then no longer noted.
+func (p *Pass) takeReturned() messages.GiveBacks {
+	back := p.returned
+	p.returned = nil
+	return back
 }
 
 func (p *Pass) info() PassInfo { return PassInfo{Pass: p.number, Kind: p.kind} }
 
-// lock begins a call on the pass about a layer. The caller unlocks unless there
-// is an error.
+// lock begins a call on the pass about a layer. The caller calls unlock, unless
+// there is an error.
 func (p *Pass) lock(what string, layer int) error {
 	if p.engine.notifier.reentrant() {
 		return fmt.Errorf("%s of layer %d: %w", what, layer, ErrReentrant)
@@ -407,6 +439,7 @@ func (p *Pass) fill(r *run, stream device.Stream) *messages.Request {
 func (p *Pass) call(r *run) error {
 	q := &p.request
 	p.engine.system.Call(q)
+	p.returned = append(p.returned, q.GiveBacks...)
 	r.state.Store(uint32(q.State))
 	p.unused += q.Unused
 	p.moved += q.Moved

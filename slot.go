@@ -64,7 +64,7 @@ func (s *Slot) AppendPush(dst []Saved, ts ...device.Tensor) ([]Saved, error) {
 	if err != nil {
 		return dst, err
 	}
-	defer s.run.pass.mu.Unlock()
+	defer s.run.pass.unlock()
 	q.Tensors = append(q.Tensors, ts...)
 	if err := s.run.pass.call(s.run); err != nil {
 		return dst, err
@@ -88,7 +88,7 @@ func (s *Slot) AppendPop(dst []device.Tensor, saved ...Saved) ([]device.Tensor, 
 	if err != nil {
 		return dst, err
 	}
-	defer s.run.pass.mu.Unlock()
+	defer s.run.pass.unlock()
 	for _, v := range saved {
 		if err := s.run.owns(v); err != nil {
 			return dst, err
@@ -149,12 +149,12 @@ func (s *Slot) manual(e fsm.Event) error {
 	if _, err := s.begin(e); err != nil {
 		return err
 	}
-	defer s.run.pass.mu.Unlock()
+	defer s.run.pass.unlock()
 	return s.run.pass.call(s.run)
 }
 
-// begin locks the pass and makes its request ready. The caller unlocks unless
-// there is an error.
+// begin locks the pass and makes its request ready. The caller calls unlock,
+// unless there is an error.
 func (s *Slot) begin(e fsm.Event) (*messages.Request, error) {
 	r := s.run
 	if err := r.pass.lock(e.String(), r.layer); err != nil {

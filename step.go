@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"offload/device"
+	"offload/messages"
 )
 
 // ErrStepOrder is returned for a forward or backward that is not the next one
@@ -149,37 +150,45 @@ func (s *Step) expect(t Turn) error {
 // End ends the passes of the step that are not over. It refuses to while turns
 // are left.
 func (s *Step) End() error {
-	if err := s.lock("end of step"); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	if s.next+1 < len(s.turns) {
-		return fmt.Errorf("end of step: %w: %v comes next; call Abort to give up", ErrStepOrder, s.turns[s.next+1])
-	}
-	return s.finish((*Pass).End)
+	back, err := s.finish(false)
+	back.Run()
+	return err
 }
 
 // Abort aborts the passes of the step that are not over; nothing else can run
 // in it.
 func (s *Step) Abort() error {
-	if err := s.lock("abort of step"); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	s.next = len(s.turns) - 1
-	return s.finish((*Pass).Abort)
+	back, err := s.finish(true)
+	back.Run()
+	return err
 }
 
-func (s *Step) finish(end func(*Pass) error) error {
+// finish ends the passes. The caller tells the owners of what was given back
+// when it holds no lock.
+func (s *Step) finish(abort bool) (back messages.GiveBacks, err error) {
+	what := "end of step"
+	if abort {
+		what = "abort of step"
+	}
+	if err := s.lock(what); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	if !abort && s.next+1 < len(s.turns) {
+		return nil, fmt.Errorf("end of step: %w: %v comes next; call Abort to give up", ErrStepOrder, s.turns[s.next+1])
+	}
+	s.next = len(s.turns) - 1
 	var errs []error
 	for _, t := range s.turns { // in order, so that what is reported is, too
 		p := s.passes[t.MicroBatch]
 		if p == nil || t.Backward || p.Ended() {
 			continue
 		}
-		if err := end(p); err != nil {
+		returned, err := p.finish(abort, p.ending(abort))
+		back = append(back, returned...)
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return back, errors.Join(errs...)
 }

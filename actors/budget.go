@@ -157,7 +157,7 @@ func (d *deviceActor) rounded(n int64) int64 {
 func (d *deviceActor) deviceBudget(need, inUse, limit int64, reason error) error {
 	return &BudgetError{Place: device.OnDevice, Asked: need, InUse: inUse, Limit: limit, Fits: max(limit-inUse, 0), Reason: reason,
 		Top: d.holdings(func(e *entry) int64 {
-			if !e.onDevice {
+			if !e.onDevice || e.storage.Adopted() {
 				return 0
 			}
 			return e.storage.Bytes()

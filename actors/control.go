@@ -17,6 +17,7 @@ func (d *deviceActor) control(c *messages.Control) {
 		c.Stats = d.query()
 	case messages.Flush:
 		c.Err = d.flush(c.Pass)
+		d.handOver(&c.GiveBacks)
 	case messages.Mark:
 		c.Err = d.mark(c)
 	case messages.Trim:
@@ -24,6 +25,7 @@ func (d *deviceActor) control(c *messages.Control) {
 	case messages.Stop:
 		c.Err = d.stop()
 		c.Stats = d.query()
+		d.handOver(&c.GiveBacks)
 	}
 }
 
@@ -50,7 +52,10 @@ func (d *deviceActor) query() messages.Stats {
 
 // flush submits what was put off, at the end of a pass.
 func (d *deviceActor) flush(pass uint64) error {
-	if d.lost != nil {
+	if d.lost != nil { // nothing can be given back on the device
+		for _, l := range d.later {
+			d.abandoned(l.storage)
+		}
 		clear(d.later) // the memory went with the context
 		d.later = d.later[:0]
 		return nil
@@ -71,11 +76,11 @@ func (d *deviceActor) stop() error {
 	if d.ledger.open > 0 {
 		errs = append(errs, fmt.Errorf("stop: %d groups are still open; end or abort every pass first", d.ledger.open))
 	}
-	if d.lost != nil {
-		return errors.Join(append(errs, d.lost)...)
-	}
 	if err := d.flush(0); err != nil {
 		errs = append(errs, err)
+	}
+	if d.lost != nil {
+		return errors.Join(append(errs, d.lost)...)
 	}
 	if err := d.trim("close"); err != nil {
 		return errors.Join(append(errs, err)...) // memory may still be in use: it is kept

@@ -17,21 +17,22 @@ import (
 // pinned host memory, the transfer streams and the events. One message becomes
 // at most one batch.
 type deviceActor struct {
-	dev    device.Device
-	watch  watcher // dev, if it counts writes
-	id     device.ID
-	ids    *device.IDs
-	hooks  *Hooks
-	pool   *hostmem.Pool[*event]
-	order  order
-	ledger ledger
-	work   work
-	out    int        // stream index of the copies out
-	in     int        // stream index of the copies in
-	fences []*event   // the pool may still name them
-	later  []leftover // given back with the next batch
-	stats  messages.Stats
-	lost   error // once the device's context is lost
+	dev      device.Device
+	watch    watcher // dev, if it counts writes
+	id       device.ID
+	ids      *device.IDs
+	hooks    *Hooks
+	pool     *hostmem.Pool[*event]
+	order    order
+	ledger   ledger
+	work     work
+	out      int                // stream index of the copies out
+	in       int                // stream index of the copies in
+	fences   []*event           // the pool may still name them
+	later    []leftover         // given back with the next batch
+	returned messages.GiveBacks // memory of the caller, of which no answer has told yet
+	stats    messages.Stats
+	lost     error // once the device's context is lost
 
 	marks    map[*device.Storage]*mark
 	budget   int64      // of device memory in use, for reloads; zero: the device's own
@@ -89,6 +90,7 @@ func newDeviceActor(dev device.Device, cfg *Config, hooks *Hooks) *deviceActor {
 // command handles a request of a layer. The answer is in the command and its request.
 func (d *deviceActor) command(c *messages.Command) {
 	r := c.Request
+	defer d.handOver(&r.GiveBacks)
 	if d.lost != nil && r.Event != fsm.Reset {
 		r.Err, c.Failed = d.lost, true
 		return
@@ -186,7 +188,7 @@ func (d *deviceActor) submit(g *group) error {
 		d.stats.WaitsElided += w.elided
 		return nil
 	}
-	first := d.freeLater()
+	first, returned := d.freeLater(), len(d.returned)
 	err := d.send(&w.batch)
 	n := enqueued(&w.batch, err)
 	for i := range w.effects {
@@ -198,7 +200,7 @@ func (d *deviceActor) submit(g *group) error {
 	}
 	d.forgetLater(first, n)
 	if err != nil && g != nil {
-		d.strand(g, n)
+		d.strand(g, n, returned)
 	}
 	d.count(w.batch.Ops[:n])
 	d.stats.WaitsElided += w.elided
@@ -287,7 +289,7 @@ func (d *deviceActor) apply(fx *effect) {
 	case freed:
 		e.onDevice = false
 		delete(d.ledger.buffers, e.storage.Buffer())
-		e.storage.Freed()
+		d.ended(e.storage, d.work.batch.Ops[fx.op].Stream)
 		e.consumers = e.consumers[:0]
 		d.order.drop(e.in)
 		e.in = nil

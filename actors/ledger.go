@@ -70,10 +70,12 @@ type group struct {
 }
 
 // debris is what a failed batch leaves behind. It is given back by the reset
-// of the group, after the streams are drained.
+// of the group, after the streams are drained, and so are those told whose memory
+// the batch gave back (LG4).
 type debris struct {
-	blocks  []*hostBlock
-	buffers []device.Range
+	blocks   []*hostBlock
+	buffers  []device.Range
+	returned messages.GiveBacks
 }
 
 func newLedger() ledger {

@@ -60,11 +60,11 @@ func (d *deviceActor) drain(g *group, s int) {
 }
 
 // canPutOff reports whether the memory of e can be given back together with the
-// next batch: it never moved, it is small, and only the stream that allocated
+// next batch: it never moved, it is small and the device's, and only the stream that allocated
 // it has used it, so that a slot with nothing but such tensors costs the device
 // nothing at all.
 func (d *deviceActor) canPutOff(e *entry, s int) bool {
-	if !e.small || e.out != nil || d.order.streams[s].id != e.storage.Home() {
+	if !e.small || e.out != nil || e.storage.Adopted() || d.order.streams[s].id != e.storage.Home() {
 		return false
 	}
 	waiting := int64(0)
@@ -81,16 +81,22 @@ func (d *deviceActor) dismiss(g *group) {
 	for _, h := range g.debris.blocks {
 		d.give(h) // the streams were drained
 	}
-	g.debris = debris{blocks: g.debris.blocks[:0], buffers: g.debris.buffers[:0]}
+	d.returned = append(d.returned, g.debris.returned...)
+	clear(g.debris.returned)
+	g.debris = debris{blocks: g.debris.blocks[:0], buffers: g.debris.buffers[:0], returned: g.debris.returned[:0]}
 	for _, e := range g.entries {
 		d.returnHost(e, g)
 		e.leave(g)
 		if len(e.groups) > 0 {
 			continue
 		}
-		if last := e.storage.Release(); last && e.onDevice && d.lost == nil {
+		switch last := e.storage.Release(); {
+		case !last || !e.onDevice:
+		case d.lost == nil:
 			// Put off, or held by somebody outside who let go just now.
 			d.later = append(d.later, leftover{e.storage, d.users(e)})
+		default:
+			d.abandoned(e.storage)
 		}
 		for _, ready := range e.ready {
 			d.order.drop(ready)
@@ -124,8 +130,7 @@ func (d *deviceActor) freeLater() (first int) {
 	}
 	first = len(d.work.batch.Ops)
 	for _, l := range d.later {
-		d.work.add(device.Op{Kind: device.Free, Stream: l.storage.Home(),
-			Dst: device.Range{Buffer: l.storage.Buffer(), Bytes: l.storage.Bytes()}})
+		d.work.add(l.storage.FreeOn(l.storage.Home()))
 	}
 	return first
 }
@@ -134,14 +139,18 @@ func (d *deviceActor) freeLater() (first int) {
 func (d *deviceActor) forgetLater(first, n int) {
 	gone := min(max(n-first, 0), len(d.later))
 	for _, l := range d.later[:gone] {
-		l.storage.Freed()
+		d.ended(l.storage, l.storage.Home())
 	}
 	d.later = slices.Delete(d.later, 0, gone)
 }
 
 // strand notes what the failed batch of g, of which n operations were
-// enqueued, leaves behind.
-func (d *deviceActor) strand(g *group, n int) {
+// enqueued, leaves behind. Those that it gave their memory back to, from index
+// returned on, are told after the drain.
+func (d *deviceActor) strand(g *group, n, returned int) {
+	g.debris.returned = append(g.debris.returned, d.returned[returned:]...)
+	clear(d.returned[returned:])
+	d.returned = d.returned[:returned]
 	for i := range d.work.effects {
 		if fx := &d.work.effects[i]; fx.kind == allocated && fx.op < n && !fx.entry.onDevice {
 			g.debris.buffers = append(g.debris.buffers, fx.span)

@@ -141,8 +141,7 @@ func (d *deviceActor) release(g *group, s int) error {
 // reads or writes it (LG3).
 func (d *deviceActor) free(e *entry, s int) {
 	d.settle(e, s)
-	op := d.work.add(device.Op{Kind: device.Free, Stream: d.order.streams[s].id,
-		Dst: device.Range{Buffer: e.storage.Buffer(), Bytes: e.storage.Bytes()}})
+	op := d.work.add(e.storage.FreeOn(d.order.streams[s].id))
 	d.work.effect(effect{op: op, kind: freed, entry: e})
 }
 

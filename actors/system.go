@@ -121,7 +121,7 @@ func New(cfg Config) (*System, error) {
 	s.parent = newSpawner(s.root, cfg.Dispatch, actor.WithGuardian(stop)).spawn(p, new(inlineMailbox))
 	p.spawned.Wait()
 	if err := s.each(messages.Start, nil); err != nil {
-		_, failed := s.Stop()
+		_, _, failed := s.Stop() // nothing was pushed
 		return nil, errors.Join(err, failed)
 	}
 	return s, nil
@@ -212,11 +212,12 @@ func (s *System) Stats() (messages.Stats, error) {
 	return sum, err
 }
 
-// Flush gives back what was put off until the next batch of a device.
-func (s *System) Flush(device int, pass uint64) error {
+// Flush gives back what was put off until the next batch of a device, and
+// returns whose owners have to be told of it.
+func (s *System) Flush(device int, pass uint64) (messages.GiveBacks, error) {
 	c := messages.Control{Action: messages.Flush, Pass: pass}
 	s.control(device, &c)
-	return c.Err
+	return c.GiveBacks, c.Err
 }
 
 // Trim gives back pinned host memory that is not in use. It waits for the copies.
@@ -231,17 +232,20 @@ func (s *System) Mark(device int, pass uint64, stream device.Stream, tensors []d
 }
 
 // Stop drains the devices, gives everything back and ends the actors. The
-// devices themselves stay open. It returns the counters at the end. Calls that
-// are under way are answered first. It is called once.
-func (s *System) Stop() (messages.Stats, error) {
+// devices themselves stay open. It returns the counters at the end, and whose
+// owners have to be told that their memory was given back. Calls that are under
+// way are answered first. It is called once.
+func (s *System) Stop() (messages.Stats, messages.GiveBacks, error) {
 	s.gate.Lock()
 	s.stopped = true
 	s.gate.Unlock()
 	var final messages.Stats
+	var back messages.GiveBacks
 	var errs []error
 	for i := range s.devices {
 		c := messages.Control{Action: messages.Stop}
 		s.send(i, &c)
+		back = append(back, c.GiveBacks...)
 		final.Add(c.Stats)
 		if c.Err != nil {
 			errs = append(errs, c.Err)
@@ -251,7 +255,7 @@ func (s *System) Stop() (messages.Stats, error) {
 	if failed := s.root.PoisonFuture(s.parent).Wait(); failed != nil {
 		err = errors.Join(err, fmt.Errorf("stop the actors: %w", failed))
 	}
-	return final, err
+	return final, back, err
 }
 
 // each asks every device actor for the action, and gives the answers to use.

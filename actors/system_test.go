@@ -98,7 +98,7 @@ func (p *plant) must(err error) {
 // close stops the system. Nothing may be left, and nothing may have been found.
 func (p *plant) close() {
 	p.t.Helper()
-	_, err := p.system.Stop()
+	_, _, err := p.system.Stop()
 	p.must(err)
 	p.submit(device.Op{Kind: device.CloseStream, Stream: p.compute})
 	p.must(p.dev.Close())
@@ -152,7 +152,7 @@ func TestAnsweredAfterStop(t *testing.T) {
 		if _, err := p.system.Stats(); !errors.Is(err, ErrStopped) {
 			t.Errorf("stats: got %v, want ErrStopped", err)
 		}
-		if err := p.system.Flush(0, 1); !errors.Is(err, ErrStopped) {
+		if _, err := p.system.Flush(0, 1); !errors.Is(err, ErrStopped) {
 			t.Errorf("flush: got %v, want ErrStopped", err)
 		}
 	})
@@ -286,7 +286,7 @@ func TestDeviceActorPanics(t *testing.T) {
 		}
 		p.must(p.shut(0))
 		p.must(p.shut(1))
-		if _, err := p.system.Stop(); !errors.As(err, &panicked) {
+		if _, _, err := p.system.Stop(); !errors.As(err, &panicked) {
 			t.Errorf("stop: got %v, want the panic", err)
 		}
 		p.must(p.dev.Close())

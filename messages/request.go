@@ -48,6 +48,8 @@ type Request struct {
 	Err     error
 	Reply   Reply
 
+	GiveBacks GiveBacks // also if there is an error: memory that is the caller's again
+
 	command Command
 	answer  Answer
 }
@@ -77,6 +79,8 @@ const (
 func (r *Request) Reset() {
 	r.Verb, r.Event, r.Stream, r.Explain = Fire, fsm.Push, device.Stream{}, false
 	r.Tensors, r.Indices, r.Records = r.Tensors[:0], r.Indices[:0], r.Records[:0]
+	clear(r.GiveBacks)
+	r.GiveBacks = r.GiveBacks[:0]
 	r.State, r.First, r.Short, r.Unused, r.Moved, r.Unfit, r.Err = fsm.Resident, 0, false, 0, 0, 0, nil
 	c := &r.command
 	c.Request, c.Ticket, c.Items, c.Ops, c.Failed = r, 0, c.Items[:0], 0, false
@@ -167,6 +171,8 @@ type Control struct {
 	Stats  Stats // the answer to Query and Stop
 	Err    error
 	Reply  Reply
+
+	GiveBacks GiveBacks // the answer to Flush and Stop: memory that is the caller's again
 
 	Stream  device.Stream   // Mark: on which the tensors were written
 	Tensors []device.Tensor // Mark

@@ -119,13 +119,14 @@ func (r *Rig) Check(s device.Stream, t device.Tensor, name string) {
 	r.checks++
 }
 
-// Free enqueues on stream s the free of the storage of t, whose last holder the
-// test is.
+// Free gives the storage of t, whose last holder the test is, back in the order of
+// stream s, to the device or to its owner.
 func (r *Rig) Free(s device.Stream, t device.Tensor) {
 	r.T.Helper()
-	span := device.Range{Buffer: t.Storage.Buffer(), Bytes: t.Storage.Bytes()}
-	r.Submit(device.Op{Kind: device.Free, Stream: s, Dst: span})
-	t.Storage.Freed()
+	r.Submit(t.Storage.FreeOn(s))
+	if giveBack := t.Storage.Freed(); giveBack != nil {
+		giveBack(s)
+	}
 }
 
 // Holder is the name by which tests hold storages.
