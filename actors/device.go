@@ -284,6 +284,7 @@ func (d *deviceActor) apply(fx *effect) {
 		d.order.drop(e.in)
 		e.in, e.onDevice = fx.event, true
 		e.storage.Move(e.incoming, d.ids, d.order.streams[fx.home].id)
+		d.ledger.buffers[e.incoming] = e
 		e.incoming = device.Buffer{}
 		e.version = d.version(e.storage) // the copy in was a write, too
 	case freed:
