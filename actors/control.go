@@ -30,13 +30,23 @@ func (d *deviceActor) control(c *messages.Control) {
 }
 
 // openStreams makes the two transfer streams, one per direction, so that copies
-// out and copies in do not queue behind each other.
+// out and copies in do not queue behind each other. After an error there is
+// neither.
 func (d *deviceActor) openStreams() error {
 	b := device.Batch{Origin: device.Origin{Action: "open"}}
 	for _, s := range []int{d.out, d.in} {
 		b.Ops = append(b.Ops, device.Op{Kind: device.OpenStream, Stream: d.order.streams[s].id})
 	}
-	return d.send(&b)
+	err := d.send(&b)
+	d.open = err == nil
+	if made := b.Ops[:enqueued(&b, err)]; !d.open && len(made) > 0 && d.lost == nil {
+		for i := range made {
+			made[i].Kind = device.CloseStream
+		}
+		b.Ops = made
+		err = errors.Join(err, d.send(&b))
+	}
+	return err
 }
 
 func (d *deviceActor) query() messages.Stats {
@@ -81,6 +91,9 @@ func (d *deviceActor) stop() error {
 	}
 	if d.lost != nil {
 		return errors.Join(append(errs, d.lost)...)
+	}
+	if !d.open {
+		return errors.Join(errs...) // nothing was made on the device
 	}
 	if err := d.trim("close"); err != nil {
 		return errors.Join(append(errs, err)...) // memory may still be in use: it is kept

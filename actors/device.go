@@ -28,6 +28,7 @@ type deviceActor struct {
 	work     work
 	out      int                // stream index of the copies out
 	in       int                // stream index of the copies in
+	open     bool               // these streams are
 	fences   []*event           // the pool may still name them
 	later    []leftover         // given back with the next batch
 	returned messages.GiveBacks // memory of the caller, of which no answer has told yet
