@@ -158,7 +158,7 @@ func TestUnionOfViews(t *testing.T) {
 				}
 				s.pop(slot, s.Compute, saved, views...)
 			}
-			if tc.bytes < m {
+			if tc.bytes < 100*k {
 				eachOrder(t, offload.Options{SlabBytes: 256 << 10}, scenario)
 				return
 			}
