@@ -34,7 +34,7 @@ func Turns(order string) ([]Turn, error) {
 	var turns []Turn
 	for _, word := range strings.Fields(order) {
 		t := Turn{Backward: word[0] == 'B'}
-		if _, err := fmt.Sscanf(word[1:], "%d", &t.MicroBatch); err != nil || word != t.String() {
+		if _, err := fmt.Sscanf(word[1:], "%d", &t.MicroBatch); err != nil || word != t.String() || t.MicroBatch < 0 {
 			return nil, fmt.Errorf("order of a step: %q is no turn; one is F or B and the number of the micro-batch, such as F0", word)
 		}
 		turns = append(turns, t)
