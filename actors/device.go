@@ -36,6 +36,7 @@ type deviceActor struct {
 	lost     error // once the device's context is lost
 
 	marks    map[*device.Storage]*mark
+	lastMark uint64     // number of the last one
 	budget   int64      // of device memory in use, for reloads; zero: the device's own
 	policy   HostPolicy // when the host budget has no memory
 	retain   bool       // host memory stays with the layers

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,6 +14,7 @@ import (
 // stream that wrote some. It is valid for the pass in which it was made, and for
 // the bytes as they were then.
 type mark struct {
+	number  uint64 // counts the marks
 	pass    uint64
 	version uint64
 	buffer  device.Buffer
@@ -50,7 +52,8 @@ func (d *deviceActor) mark(c *messages.Control) error {
 		m := d.marks[st]
 		if m == nil || !d.valid(m, st, c.Pass) {
 			d.unmark(st)
-			m = &mark{pass: c.Pass, version: d.version(st), buffer: st.Buffer()}
+			d.lastMark++
+			m = &mark{number: d.lastMark, pass: c.Pass, version: d.version(st), buffer: st.Buffer()}
 			d.marks[st] = m
 		}
 		if spans, ok := layout.Of(nil, t, maxPieces); ok { // else its push is the point
@@ -107,12 +110,18 @@ func (d *deviceActor) unmark(s *device.Storage) {
 	}
 }
 
-// endMarks forgets the marks of a pass.
+// endMarks forgets the marks of a pass, in the order in which they were made, so
+// that the same program is given the same ids.
 func (d *deviceActor) endMarks(pass uint64) {
+	var ended []*device.Storage
 	for s, m := range d.marks {
 		if m.pass == pass || pass == 0 {
-			d.unmark(s)
+			ended = append(ended, s)
 		}
+	}
+	slices.SortFunc(ended, func(a, b *device.Storage) int { return cmp.Compare(d.marks[a].number, d.marks[b].number) })
+	for _, s := range ended {
+		d.unmark(s)
 	}
 }
 

@@ -26,7 +26,8 @@ import (
 //
 // Commands, with their optional arguments in brackets:
 //
-//	open window layers=L offloaded=N   an engine [min=ELEMENTS] [min-bytes=BYTES] [budget=BYTES]
+//	open window layers=L offloaded=N   an engine [min=ELEMENTS] [min-bytes=BYTES] [budget=BYTES] [coalesce=BYTES]
+//	                                   [keep-strided] [copy-at-push] [explain] [strict]
 //	open manual layers=L
 //	show all | transitions             what is printed from here on
 //	begin train | inference            a pass, which is the current one from here on
@@ -37,8 +38,9 @@ import (
 //	backward L [pop=(x, ...)]
 //	pop L x ...                        [stream=side] [run=R]
 //	start-offload | release | reload | revive | reset | state L     [run=R]
-//	touch | retain | drop x            what the owner of a tensor can do
-//	end | abort | metrics | findings | close
+//	end | abort | explain | metrics | findings | close
+//
+// and those about tensors, which [conversation.onTensor] lists.
 func TestConversations(t *testing.T) {
 	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 		datadriven.Walk(t, "testdata/conversations", func(t *testing.T, path string) {
@@ -151,13 +153,17 @@ func (c *conversation) do(t *testing.T, td *datadriven.TestData) error {
 		}
 		c.pass = c.passes[n-1]
 		return nil
-	case "touch", "retain", "drop":
-		return c.own(td)
+	}
+	if ok, err := c.onTensor(t, td); ok {
+		return err
 	}
 	if c.pass == nil {
 		return errors.New("no pass was begun")
 	}
 	switch td.Cmd {
+	case "explain":
+		c.explain()
+		return nil
 	case "cancel":
 		c.pass.cancel()
 		return nil
@@ -177,6 +183,7 @@ func (c *conversation) open(t *testing.T, td *datadriven.TestData) error {
 	td.MaybeScanArgs(t, "min", &opts.MinElements)
 	td.MaybeScanArgs(t, "min-bytes", &opts.MinBytes)
 	td.MaybeScanArgs(t, "budget", &opts.HostBudget)
+	scanMoves(t, td, &opts)
 	opts.Layers = layers
 	if td.HasArg("window") {
 		plan, err := schedule.Window(layers, offloaded)
@@ -249,23 +256,6 @@ func (c *conversation) begin(td *datadriven.TestData) error {
 	return nil
 }
 
-// own is what the owner of a tensor can do, on the compute stream.
-func (c *conversation) own(td *datadriven.TestData) error {
-	x, ok := c.tensors[td.CmdArgs[0].Key]
-	if !ok {
-		return fmt.Errorf("no tensor %s", td.CmdArgs[0].Key)
-	}
-	switch td.Cmd {
-	case "touch":
-		x.Storage.Touch()
-	case "retain":
-		c.rig.Keep(x)
-	case "drop":
-		c.rig.Drop(c.rig.Compute, x)
-	}
-	return nil
-}
-
 // onLayer does the commands that begin with a layer.
 func (c *conversation) onLayer(t *testing.T, td *datadriven.TestData) error {
 	var layer int
@@ -335,23 +325,14 @@ func (c *conversation) stream(td *datadriven.TestData) device.Stream {
 }
 
 func (c *conversation) push(t *testing.T, td *datadriven.TestData, s *offload.Slot, names []string) error {
-	n, class, stream := int64(4096), device.Activation, c.stream(td)
-	td.MaybeScanArgs(t, "bytes", &n)
-	if a, ok := td.Arg("class"); ok {
-		for class.String() != a.Vals[0] {
-			class++
-		}
-	}
 	var ts []device.Tensor
 	for _, name := range names {
 		if _, ok := c.tensors[name]; !ok && name != "nil" {
-			x := c.rig.TensorOf(stream, name, class, n)
-			c.tensors[name] = x
-			c.name(x.Storage.Buffer(), name)
+			c.newTensor(t, td, name)
 		}
 		ts = append(ts, c.tensors[name])
 	}
-	saved, err := s.On(stream).Push(ts...)
+	saved, err := s.On(c.stream(td)).Push(ts...)
 	for i, v := range saved {
 		c.pass.saved[names[i]], c.pass.saved[in(s, names[i])] = v, v
 	}
@@ -375,8 +356,12 @@ func (c *conversation) pop(t *testing.T, td *datadriven.TestData, s *offload.Slo
 			c.printf("%s is absent", names[i])
 			continue
 		}
-		c.printf("%s is %v", names[i], x.Range())
-		c.rig.Check(stream, x, names[i])
+		if x.Storage.Name() == names[i] {
+			c.printf("%s is %v", names[i], x.Range())
+		} else {
+			c.printf("%s is %v in %v", names[i], x, x.Storage.Buffer())
+		}
+		c.rig.CheckView(stream, x, x.Storage.Name())
 	}
 	return err
 }
