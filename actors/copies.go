@@ -130,7 +130,7 @@ func (d *deviceActor) makeRoom(g *group) (packed *hostBlock, err error) {
 		}
 		h, err := d.take(g, total)
 		if err != nil {
-			if d.keep(err) {
+			if d.keep(g, err) {
 				continue
 			}
 			return nil, fmt.Errorf("storage %q: %w", o.entry.storage.Name(), err)
@@ -149,18 +149,21 @@ func (d *deviceActor) makeRoom(g *group) (packed *hostBlock, err error) {
 	if packed, err = d.take(g, total); err == nil {
 		err = d.stage(d.out)
 	}
-	if err != nil && !d.keep(err) {
+	if err != nil && !d.keep(g, err) {
 		return nil, fmt.Errorf("%d pieces: %w", len(d.packed), err)
 	}
 	return packed, nil
 }
 
 // keep reports whether what found no host memory stays on the device.
-func (d *deviceActor) keep(err error) bool {
+func (d *deviceActor) keep(g *group, err error) bool {
 	if d.policy != KeepOnDevice || !errors.Is(err, ErrBudget) || d.lost != nil {
 		return false
 	}
-	d.stats.KeptForBudget++
+	d.kept++
+	if g.shelf != nil && !g.shelf.fixed {
+		g.shelf.short = true
+	}
 	var full *BudgetError
 	if errors.As(err, &full) && full.Asked > full.Limit && (d.unfit == 0 || full.Asked < d.unfit) {
 		d.unfit = full.Asked

@@ -47,6 +47,7 @@ type deviceActor struct {
 	spare    []*hostBlock
 	taken    []*hostBlock // by the command that is being handled
 	together bool         // the small tensors of the group were worth a copy, in this command
+	kept     int64        // what found no host memory and stays, in this command
 	unfit    int64        // smallest size for which the whole host budget is too small, in this command
 
 	// Scratch memory of the command that is being handled.
@@ -101,7 +102,7 @@ func (d *deviceActor) command(c *messages.Command) {
 	d.work.begin(origin)
 	g := d.ledger.group(c.Ticket, origin)
 	c.Ticket = g.ticket
-	d.taken, d.unfit = d.taken[:0], 0
+	d.taken, d.kept, d.unfit = d.taken[:0], 0, 0
 	if err := d.build(c, g); err != nil {
 		for i := range d.work.effects {
 			d.revert(&d.work.effects[i])
@@ -162,7 +163,8 @@ func (d *deviceActor) settled(c *messages.Command, g *group) {
 	}
 	switch r.Event {
 	case fsm.StartOffload:
-		g.hosted = true
+		g.started, g.hosted = true, true
+		d.stats.KeptForBudget += d.kept
 	case fsm.Release:
 		g.away, g.released = true, true
 		g.gain()

@@ -33,8 +33,10 @@ type part struct {
 // has to be pinned first is pinned now, by a batch of its own, so that a failure
 // is a refusal.
 func (d *deviceActor) take(g *group, n int64) (*hostBlock, error) {
-	if g.shelf != nil && g.shelf.filled {
-		return d.fromShelf(g.shelf, n)
+	if g.shelf != nil {
+		if h, err := d.fromShelf(g.shelf, n); h != nil || err != nil {
+			return h, err
+		}
 	}
 	b, ops, err := d.pool.Take(n)
 	var failure error

@@ -61,6 +61,7 @@ type group struct {
 	ticket   messages.Ticket
 	origin   device.Origin
 	entries  []*entry
+	started  bool   // its offload was started in this generation
 	released bool   // it has been away in this generation
 	hosted   bool   // offload started and neither given up nor reloaded: the group needs the bytes on the host
 	away     bool   // released and not reloaded: the group does not need the bytes on the device
@@ -102,10 +103,7 @@ func (l *ledger) group(t messages.Ticket, o device.Origin) *group {
 
 // forget takes back the ticket of a group that holds nothing.
 func (l *ledger) forget(g *group) {
-	g.released, g.hosted, g.away, g.failed = false, false, false, false
-	if g.shelf != nil {
-		g.shelf.busy, g.shelf = false, nil
-	}
+	g.started, g.released, g.hosted, g.away, g.failed = false, false, false, false, false
 	clear(g.entries)
 	g.entries = g.entries[:0]
 	l.free = append(l.free, g.ticket)

@@ -105,6 +105,7 @@ func (d *deviceActor) dismiss(g *group) {
 		d.order.drop(e.in)
 		d.ledger.end(e)
 	}
+	d.unreserve(g)
 	d.ledger.forget(g)
 }
 

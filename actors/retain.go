@@ -3,6 +3,8 @@ package actors
 import (
 	"errors"
 	"fmt"
+
+	"offload/device"
 )
 
 // ErrShape is returned by start-offload when host memory is retained and no
@@ -12,9 +14,10 @@ var ErrShape = errors.New("no retained buffer fits")
 // shelf is the host memory that the slots of one layer use, pass after pass, at
 // fixed addresses. Slots that are in flight together have a shelf each.
 type shelf struct {
-	blocks []*hostBlock // fixed once it is filled
-	filled bool         // by the first slot that moved something
-	busy   bool         // a slot has it
+	blocks []*hostBlock
+	fixed  bool // by the first slot that moved something: no blocks are added
+	short  bool // by a slot with more to move than there was host memory for
+	busy   bool // a slot has it
 }
 
 // shelfKey says whose shelf it is.
@@ -40,20 +43,29 @@ func (d *deviceActor) reserve(g *group) {
 }
 
 // fromShelf returns the tightest block of the shelf that holds n bytes and is
-// not in use.
+// not in use. Nil without an error: there is none, and the shelf may get one.
 func (d *deviceActor) fromShelf(s *shelf, n int64) (*hostBlock, error) {
 	var best *hostBlock
-	left := 0
+	left, largest := 0, int64(0)
 	for _, h := range s.blocks {
 		if h.parts > 0 || h.offered {
 			continue
 		}
 		left++
-		if c := h.block.Capacity(); c >= n && (best == nil || c < best.block.Capacity()) {
+		c := h.block.Capacity()
+		largest = max(largest, c)
+		if c >= n && (best == nil || c < best.block.Capacity()) {
 			best = h
 		}
 	}
-	if best == nil {
+	switch {
+	case best != nil:
+	case !s.fixed:
+		return nil, nil
+	case s.short:
+		p := d.pool.Stats()
+		return nil, &BudgetError{Place: device.OnHost, Asked: n, InUse: p.InUse, Limit: p.Limit, Fits: largest, Top: d.holdings((*entry).hosted)}
+	default:
 		return nil, fmt.Errorf("%w: %d bytes were asked for, and of the %d buffers that were retained at the layer's first offload "+
 			"none of the %d unused ones is large enough; open the engine without RetainHost if shapes grow", ErrShape, n, len(s.blocks), left)
 	}
@@ -66,21 +78,47 @@ func (d *deviceActor) fromShelf(s *shelf, n int64) (*hostBlock, error) {
 }
 
 // restock ends the choice of blocks for a batch: done says that the copies are
-// made, so that a shelf that was empty is filled with what they use.
+// made, so that what they use is retained.
 func (d *deviceActor) restock(s *shelf, done bool) {
 	if s == nil {
 		return
 	}
-	if !s.filled && done {
+	if done {
 		for _, h := range d.taken {
 			h.retained = true
 			s.blocks = append(s.blocks, h)
 		}
-		s.filled = len(s.blocks) > 0
 	}
 	for _, h := range s.blocks {
 		h.offered = false
 	}
+}
+
+// unreserve takes the shelf from a group that uses none of its blocks any more.
+// A slot whose offload was not started may not have saved all that its layer
+// saves, so that what it used is no measure for others.
+func (d *deviceActor) unreserve(g *group) {
+	s := g.shelf
+	if s == nil {
+		return
+	}
+	switch {
+	case s.fixed:
+	case g.started:
+		s.fixed = len(s.blocks) > 0
+	default:
+		d.clear(s)
+	}
+	s.busy, g.shelf = false, nil
+}
+
+// clear gives back the memory of a shelf.
+func (d *deviceActor) clear(s *shelf) {
+	for _, h := range s.blocks {
+		h.retained = false
+		d.give(h)
+	}
+	s.blocks, s.short = nil, false
 }
 
 // clearShelves gives back the memory of the shelves that no slot uses.
@@ -92,10 +130,7 @@ func (d *deviceActor) clearShelves() {
 				kept = append(kept, s)
 				continue
 			}
-			for _, h := range s.blocks {
-				h.retained = false
-				d.give(h)
-			}
+			d.clear(s)
 		}
 		if len(kept) == 0 {
 			delete(d.shelves, key)
