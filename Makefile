@@ -5,6 +5,7 @@
 
 GO          ?= go
 GOFMT       ?= $(shell $(GO) env GOROOT)/bin/gofmt
+NVCC        ?= nvcc
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # The product is built and tested without cgo; only the race detector and the
@@ -18,10 +19,10 @@ CUDA_ENV = CGO_ENABLED=1 CGO_LDFLAGS='-L$(CUDA)/lib' \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # check runs its parts in the order in which it lists them
-.PHONY: help demo data build test race vet lint cuda check bench golden fmt tools
+.PHONY: help demo data build test race vet lint cuda bench-gpu ptx check bench golden fmt tools
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: data ## train on MNIST resident, limited and offloaded; flags in ARGS="-steps 10"
 	$(GO) run ./cmd/demo $(ARGS)
@@ -48,11 +49,20 @@ lint: ## check the format, then run staticcheck
 		{ echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; } >&2
 	$(STATICCHECK) ./...
 
-cuda: ## build and vet with the tag cuda; run bin/cuda.test on a GPU
+cuda: ## build and vet with the tag cuda; run bin/cuda.test and bin/kernels.test on a GPU
 	sh device/cuda/build/prepare.sh $(CUDA)
 	$(CUDA_ENV) $(GO) build -tags cuda ./...
 	$(CUDA_ENV) $(GO) vet -tags cuda ./...
 	$(CUDA_ENV) $(GO) test -c -tags cuda -ldflags '-s -w' -o bin/cuda.test ./device/cuda
+	$(CUDA_ENV) $(GO) test -c -tags cuda -ldflags '-s -w' -o bin/kernels.test ./nn/ops/cuda
+
+bench-gpu: ## build bin/bench and bin/demo for a machine with a GPU
+	sh device/cuda/build/prepare.sh $(CUDA)
+	$(CUDA_ENV) $(GO) build -tags cuda -trimpath -ldflags '-s -w' -o bin/ ./cmd/bench ./cmd/demo
+
+ptx: ## compile the GPU kernels; needs nvcc of the CUDA toolkit
+	$(NVCC) -ptx -O3 -std=c++17 -arch=compute_80 -o nn/ops/cuda/kernels.ptx nn/ops/cuda/kernels.cu
+	sed -i 's/^\.version .*/.version 7.8/' nn/ops/cuda/kernels.ptx # nothing newer is used: older drivers take it, too
 
 check: lint vet build test race cuda ## run everything that must pass before a commit
 

@@ -4,6 +4,12 @@
 //
 // measures the host's share on a device that does nothing: time and allocations
 // of the calls, per slot and per tensor, and how they grow.
+//
+//	bench -gpu [-workloads W1,W1b,W2,W3] [-runs 3] [-json FILE]
+//
+// measures training steps and forwards on the first GPU, offloaded and not; it
+// needs a build with the tag cuda (make bench-gpu), and of the machine the driver
+// and cuBLAS.
 package main
 
 import (
@@ -28,6 +34,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	hot := flags.Bool("hot", false, "measure the host's share on a device that does nothing")
+	gpu := flags.Bool("gpu", false, "measure training steps on a GPU; needs a build with the tag cuda")
+	names := flags.String("workloads", "W1,W1b,W2,W3", "`names` of what -gpu measures")
+	runs := flags.Int("runs", 3, "how often -gpu measures everything")
 	file := flags.String("json", "", "write the figures to `FILE`, too")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -38,11 +47,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "bench: %v\n", err)
 		return 2
 	}
-	if flags.NArg() > 0 || !*hot {
-		fmt.Fprintln(stderr, "bench: say what to measure: bench -hot")
+	if flags.NArg() > 0 || *hot == *gpu {
+		fmt.Fprintln(stderr, "bench: say what to measure: bench -hot, or bench -gpu")
 		return 2
 	}
-	report, err := measureHot(ctx)
+	var report interface{ print(io.Writer) }
+	var err error
+	if *gpu {
+		report, err = runGPU(ctx, *names, *runs, stderr)
+	} else {
+		report, err = measureHot(ctx)
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "bench: %v\n", err)
 		return 1

@@ -111,7 +111,7 @@ func newFlags() (*flag.FlagSet, *config) {
 	c := &config{order: forwardsFirst, log: logLevel(zerolog.WarnLevel)}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // Parse would print the usage after every error
-	flags.StringVar(&c.device, "device", "sim", "`device` to train on: sim, the simulated device")
+	flags.StringVar(&c.device, "device", "sim", "`device` to train on: sim, the simulated device, or cuda, the first GPU (with the build tag cuda)")
 	flags.IntVar(&c.layers, "layers", 6, "residual blocks of the model; the input projection and the head are layers as well")
 	flags.IntVar(&c.width, "width", 128, "`features` between the blocks")
 	flags.IntVar(&c.batch, "batch", 2048, "`images` of a batch")
@@ -170,8 +170,8 @@ func (c *config) validate() error {
 			fault("-%s %d: want from %d to %d", name, value, low, high)
 		}
 	}
-	if c.device != "sim" {
-		fault("-device %q: this build has only sim", c.device)
+	if c.device != "sim" && c.device != "cuda" {
+		fault("-device %q: want sim or cuda", c.device)
 	}
 	within("layers", c.layers, 1, maxLayers)
 	within("width", c.width, 1, maxWidth)

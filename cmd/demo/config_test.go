@@ -70,7 +70,7 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		{"an unknown flag", "-nope", "flag provided but not defined: -nope"},
 		{"an argument", "train", `unexpected argument "train"`},
-		{"an unknown device", "-device tpu", `-device "tpu": this build has only sim`},
+		{"an unknown device", "-device tpu", `-device "tpu": want sim or cuda`},
 		{"no number", "-steps many", `invalid value "many" for flag -steps`},
 		{"a missing value", "-steps", "flag needs an argument: -steps"},
 		{"no blocks", "-layers 0", "-layers 0: want from 1 to 1024"},

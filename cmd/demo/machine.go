@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"offload/device"
 	"offload/device/sim"
 	kernels "offload/nn/ops/sim"
@@ -19,8 +17,8 @@ type machine struct {
 // newMachine makes the device of one run, with the kernels of package nn. limit
 // is its memory in bytes, zero for no limit.
 func newMachine(c config, _ string, limit int64) (machine, error) {
-	if c.device != "sim" {
-		return machine{}, fmt.Errorf("no device %q in this build", c.device)
+	if c.device == "cuda" {
+		return newGPU(limit)
 	}
 	d := sim.New(sim.Config{MemoryLimit: limit, Seed: c.seed})
 	kernels.Register(d)
