@@ -49,6 +49,27 @@ func TestAdoptStorage(t *testing.T) {
 	}
 }
 
+// Writes to adopted memory are counted while it is adopted.
+func TestWatchAdopted(t *testing.T) {
+	w := device.Watch(null.New())
+	ids := device.NewIDs(w)
+	s := ids.Stream()
+	x, adopt := ids.AdoptStorage("x", device.Activation, block{4096, 512}, s, nil)
+	b := x.Buffer()
+	write := device.Op{Kind: device.Launch, Stream: s, Kernel: &device.Kernel{Name: "write", Writes: []device.Range{{Buffer: b, Bytes: 8}}}}
+	for _, step := range []struct {
+		op   device.Op
+		want uint64
+	}{{adopt, 0}, {write, 1}, {write, 2}, {x.FreeOn(s), 0}} {
+		if err := w.Submit(&device.Batch{Ops: []device.Op{step.op}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Writes(b); got != step.want {
+			t.Errorf("after %v: %d writes, want %d", step.op.Kind, got, step.want)
+		}
+	}
+}
+
 // Without a function the storage is adopted all the same.
 func TestAdoptStorageTellsNobody(t *testing.T) {
 	ids := device.NewIDs(null.New())

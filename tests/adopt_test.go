@@ -21,9 +21,14 @@ type adopted struct {
 // Its owner writes to it as soon as it is given back, which is a race unless the
 // give-back is ordered after all uses.
 func (s *stage) adopt(name string, bytes int64, then func()) *adopted {
+	return s.adoptOn(s.Compute, name, bytes, then)
+}
+
+// adoptOn is adopt for memory that is filled on another stream.
+func (s *stage) adoptOn(home device.Stream, name string, bytes int64, then func()) *adopted {
 	a := &adopted{s: s}
 	memory := s.Sim.External(bytes)
-	storage, op := s.IDs.AdoptStorage(name, device.Activation, memory, s.Compute, func(stream device.Stream) {
+	storage, op := s.IDs.AdoptStorage(name, device.Activation, memory, home, func(stream device.Stream) {
 		a.back = append(a.back, stream)
 		again, op := s.IDs.AdoptStorage(name+" again", device.Activation, memory, stream, nil)
 		s.Submit(op)
@@ -37,7 +42,7 @@ func (s *stage) adopt(name string, bytes int64, then func()) *adopted {
 	})
 	s.Submit(op)
 	a.tensor = device.Tensor{Storage: storage, DType: device.Uint8, Shape: []int{int(bytes)}}
-	s.Fill(s.Compute, a.tensor, name)
+	s.Fill(home, a.tensor, name)
 	return a
 }
 
