@@ -37,7 +37,13 @@ type Rig struct {
 // New makes a device and opens a compute stream on it.
 func New(t TB, cfg sim.Config) *Rig {
 	t.Helper()
-	r := &Rig{T: t, Sim: sim.New(cfg), seeds: make(map[string]uint64)}
+	return On(t, sim.New(cfg))
+}
+
+// On is New for a device that is there and has nothing on it.
+func On(t TB, d *sim.Device) *Rig {
+	t.Helper()
+	r := &Rig{T: t, Sim: d, seeds: make(map[string]uint64)}
 	r.Gate = &Gate{Device: r.Sim}
 	r.Sim.Register("rig.fill", func(c *sim.Call) error {
 		copy(c.Write(c.Arg(0).Range), Pattern(uint64(c.Arg(1).Int), c.Arg(0).Range.Bytes))
