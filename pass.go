@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"offload/actors"
 	"offload/device"
 	"offload/fsm"
 	"offload/messages"
@@ -24,21 +25,23 @@ type Pass struct {
 	device int
 	ended  atomic.Bool // over is set; for those who do not hold the lock
 
-	mu       sync.Mutex
-	over     error // once the pass has ended: why a call on it is refused
-	request  messages.Request
-	cursor   int    // the next boundary of the plan
-	runs     []*run // by layer: its last run
-	live     []*run // those that are not closed
-	chunk    []run  // runs are made several at a time
-	previous *run   // whose backward ran last
-	turned   bool   // the backward has begun
-	unused   int
-	started  int   // offloads that were started
-	moved    int64 // bytes copied out
-	unfit    int64 // smallest tensor for which the whole host budget is too small
-	records  []Record
-	returned messages.GiveBacks // whose owners are told when the pass is unlocked
+	mu        sync.Mutex
+	over      error // once the pass has ended: why a call on it is refused
+	request   messages.Request
+	cursor    int    // the next boundary of the plan
+	runs      []*run // by layer: its last run
+	live      []*run // those that are not closed
+	chunk     []run  // runs are made several at a time
+	previous  *run   // whose backward ran last
+	putOff    []*run // whose reload found no device memory, in the order of the plan
+	turned    bool   // the backward has begun
+	unused    int
+	unflushed bool  // what was put off could not be given back at the end
+	started   int   // offloads that were started
+	moved     int64 // bytes copied out
+	unfit     int64 // smallest tensor for which the whole host budget is too small
+	records   []Record
+	returned  messages.GiveBacks // whose owners are told when the pass is unlocked
 }
 
 // run is one slot: one run of a layer within the pass.
@@ -175,7 +178,9 @@ func (p *Pass) refused() error {
 // this point, and returns the slot of the layer's last run whose backward has
 // not run yet. Under a plan that is not manual its tensors can be popped then,
 // whatever the order of the calls; what the plan had not reloaded is reloaded
-// late, which Metrics counts.
+// late, which Metrics counts. A reload that the plan has ahead of time is put off
+// while there is no device memory for it; where there is none for this layer,
+// Backward returns [ErrBudget], and works when memory has been given back.
 func (p *Pass) Backward(layer int) (*Slot, error) {
 	if err := p.lock("backward", layer); err != nil {
 		return nil, err
@@ -198,6 +203,9 @@ func (p *Pass) Backward(layer int) (*Slot, error) {
 			return nil, err
 		}
 		p.previous = nil
+	}
+	if err := p.makeUp(); err != nil {
+		return nil, err
 	}
 	if err := p.follow(schedule.Boundary{Phase: schedule.Backward, Layer: layer, Occurrence: r.occurrence}); err != nil {
 		return nil, err
@@ -258,8 +266,15 @@ func (p *Pass) direct(d schedule.Directive) error {
 		return p.fire(r, fsm.StartOffload)
 	case d.Action == schedule.Release && r.at() == fsm.Offloading:
 		return p.fire(r, fsm.Release)
+	case d.Action == schedule.Reload && len(p.putOff) > 0 && r.at() == fsm.Offloaded:
+		p.putOff = append(p.putOff, r) // those before it come first
 	case d.Action == schedule.Reload && (r.at() == fsm.Offloaded || r.at() == fsm.Offloading):
-		return p.bringBack(r)
+		err := p.bringBack(r)
+		if shortOfDevice(err) {
+			p.putOff = append(p.putOff, r)
+			return nil
+		}
+		return err
 	case d.Action == schedule.Reset && r.backward:
 		return p.close(r)
 	}
@@ -275,13 +290,38 @@ func (p *Pass) bringBack(r *run) error {
 	return p.fire(r, fsm.Reload)
 }
 
+// shortOfDevice reports whether err says that there is no device memory now.
+func shortOfDevice(err error) bool {
+	full, ok := errors.AsType[*BudgetError](err)
+	return ok && full.Place == device.OnDevice
+}
+
+// makeUp makes the reloads that were put off, in their order, as far as there is
+// device memory for them.
+func (p *Pass) makeUp() error {
+	for len(p.putOff) > 0 {
+		if r := p.putOff[0]; !r.closed {
+			if err := p.ensure(r); shortOfDevice(err) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+		}
+		p.putOff = p.putOff[1:]
+	}
+	return nil
+}
+
 // ensure brings back what the plan should have brought back by now.
 func (p *Pass) ensure(r *run) error {
 	if r.at() != fsm.Offloading && r.at() != fsm.Offloaded {
 		return nil
 	}
-	p.engine.counters.late.Add(1)
-	return p.bringBack(r)
+	err := p.bringBack(r)
+	if err == nil {
+		p.engine.counters.late.Add(1)
+	}
+	return err
 }
 
 // End ends the pass. What is still held is given back, used or not. If the
@@ -318,7 +358,7 @@ func (p *Pass) finish(abort bool, over error) (messages.GiveBacks, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over != nil {
-		if abort && len(p.live) == 0 {
+		if abort && len(p.live) == 0 && !p.unflushed {
 			return nil, nil // aborting what is over is harmless, so that it can be deferred
 		}
 		if !abort {
@@ -339,7 +379,7 @@ func (p *Pass) finish(abort bool, over error) (messages.GiveBacks, error) {
 		}
 	}
 	back, err := p.engine.system.Flush(p.device, p.number)
-	if err != nil {
+	if p.unflushed = err != nil && !errors.Is(err, actors.ErrStopped); err != nil {
 		errs = append(errs, err)
 	}
 	p.returned = append(p.returned, back...)

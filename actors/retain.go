@@ -1,8 +1,11 @@
 package actors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"offload/device"
 )
@@ -22,6 +25,10 @@ type shelf struct {
 
 // shelfKey says whose shelf it is.
 type shelfKey struct{ layer, occurrence int }
+
+func (k shelfKey) compare(o shelfKey) int {
+	return cmp.Or(cmp.Compare(k.layer, o.layer), cmp.Compare(k.occurrence, o.occurrence))
+}
 
 // reserve gives the group a shelf, if host memory is retained.
 func (d *deviceActor) reserve(g *group) {
@@ -112,18 +119,22 @@ func (d *deviceActor) unreserve(g *group) {
 	s.busy, g.shelf = false, nil
 }
 
-// clear gives back the memory of a shelf.
+// clear gives back the memory of a shelf; blocks that slots of other layers still
+// count on, because they share a storage, when these are done.
 func (d *deviceActor) clear(s *shelf) {
 	for _, h := range s.blocks {
 		h.retained = false
-		d.give(h)
+		if h.parts == 0 {
+			d.give(h)
+		}
 	}
 	s.blocks, s.short = nil, false
 }
 
 // clearShelves gives back the memory of the shelves that no slot uses.
 func (d *deviceActor) clearShelves() {
-	for key, list := range d.shelves {
+	for _, key := range slices.SortedFunc(maps.Keys(d.shelves), shelfKey.compare) { // the same blocks next time
+		list := d.shelves[key]
 		kept := list[:0]
 		for _, s := range list {
 			if s.busy {
