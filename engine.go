@@ -162,7 +162,8 @@ func (e *Engine) Metrics() Metrics {
 
 // Trim gives pinned host memory that is not in use back to the system. It waits
 // for the copies that are under way. Pinning it again takes time; call it
-// between phases of a program, not between steps.
+// between phases of a program, not between steps. An engine that does with the
+// host memory it has, since more could not be pinned, tries again after it.
 func (e *Engine) Trim() error {
 	if e.notifier.reentrant() {
 		return fmt.Errorf("trim: %w", ErrReentrant)

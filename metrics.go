@@ -15,7 +15,7 @@ type Metrics struct {
 	Unused        int64 // tensors that were saved and never popped before their slot was reset
 	Offloads      int64 // slots whose tensors were copied out
 	ShortCircuits int64 // transitions for which the device had nothing to do
-	LateReloads   int64 // slots that Backward had to reload because the plan had not
+	LateReloads   int64 // slots that Backward reloaded later than the plan: it had not, or there was no device memory
 
 	Batches        int64 // submitted to the devices
 	Operations     int64 // in these batches

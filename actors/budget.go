@@ -134,12 +134,17 @@ func (d *deviceActor) holdings(size func(*entry) int64) []Holding {
 	return top[:min(len(top), 3)]
 }
 
-// room refuses a reload for which the device budget has no memory.
-func (d *deviceActor) room() error {
+// incoming returns the device memory that the entries that are coming take.
+func (d *deviceActor) incoming() int64 {
 	need := int64(0)
 	for _, e := range d.coming {
 		need += d.rounded(e.storage.Bytes())
 	}
+	return need
+}
+
+// room refuses a reload of so many bytes for which the device budget has no memory.
+func (d *deviceActor) room(need int64) error {
 	use := d.dev.Usage()
 	limit := d.budget
 	if limit == 0 || use.InUse+need <= limit {
@@ -192,11 +197,9 @@ func (d *deviceActor) unallocated(g *group, err error) error {
 		d.ids.PutBuffer(span.Buffer)
 	}
 	g.debris.buffers = g.debris.buffers[:0]
-	need := int64(0)
 	for _, e := range d.coming {
 		e.incoming = device.Buffer{}
-		need += d.rounded(e.storage.Bytes())
 	}
 	use := d.dev.Usage()
-	return d.deviceBudget(need, use.InUse, use.Limit, err)
+	return d.deviceBudget(d.incoming(), use.InUse, use.Limit, err)
 }

@@ -131,6 +131,7 @@ func (d *deviceActor) trim(action string) error {
 	if err := d.send(&drained); err != nil {
 		return err
 	}
+	d.pool.SetBudget(d.hostMax) // where a pin has failed, it may be tried again
 	d.clearShelves()
 	for _, e := range d.fences {
 		d.order.drop(e)

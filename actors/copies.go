@@ -147,7 +147,7 @@ func (d *deviceActor) makeRoom(g *group) (packed *hostBlock, err error) {
 		total += s.comb.Bytes()
 	}
 	if packed, err = d.take(g, total); err == nil {
-		err = d.stage(d.out)
+		err = d.stage(d.out, 0)
 	}
 	if err != nil && !d.keep(g, err) {
 		return nil, fmt.Errorf("%d pieces: %w", len(d.packed), err)

@@ -38,6 +38,7 @@ type deviceActor struct {
 	marks    map[*device.Storage]*mark
 	lastMark uint64     // number of the last one
 	budget   int64      // of device memory in use, for reloads; zero: the device's own
+	hostMax  int64      // budget of host memory; zero: no limit
 	policy   HostPolicy // when the host budget has no memory
 	retain   bool       // host memory stays with the layers
 	shelves  map[shelfKey][]*shelf
@@ -80,7 +81,7 @@ func newDeviceActor(dev device.Device, cfg *Config, hooks *Hooks) *deviceActor {
 	d := &deviceActor{
 		dev: dev, id: dev.Info().ID, ids: ids, hooks: hooks, pool: hostmem.New[*event](cfg.Host, ids),
 		ledger: newLedger(), marks: make(map[*device.Storage]*mark), early: cfg.EarlyCopies, coalesce: cfg.Limits.Coalesce,
-		budget: cfg.DeviceBudget, policy: cfg.HostPolicy,
+		budget: cfg.DeviceBudget, hostMax: cfg.Host.Budget, policy: cfg.HostPolicy,
 		retain: cfg.RetainHost, shelves: make(map[shelfKey][]*shelf),
 	}
 	d.watch, _ = dev.(watcher)

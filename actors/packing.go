@@ -117,10 +117,11 @@ func (d *deviceActor) copyUnpacked(stage device.Range) {
 }
 
 // stage makes sure that a transfer stream has its staging buffer, if the device
-// has memory for it. It is allocated when it is first needed, by a batch of its
-// own, so that a failure is a refusal.
-func (d *deviceActor) stage(s int) error {
-	if d.staging[s].Bytes > 0 {
+// has memory for it besides the bytes that the same batch allocates. It is
+// allocated when it is first needed, by a batch of its own, so that a failure is a
+// refusal.
+func (d *deviceActor) stage(s int, besides int64) error {
+	if d.staging[s].Bytes > 0 || d.budget > 0 && d.dev.Usage().InUse+besides+stagingBytes > d.budget {
 		return nil
 	}
 	r := device.Range{Buffer: d.ids.Buffer(device.OnDevice), Bytes: stagingBytes}

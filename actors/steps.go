@@ -179,7 +179,8 @@ func (d *deviceActor) reload(g *group, s int) error {
 	if len(d.coming) == 0 {
 		return nil
 	}
-	if err := d.room(); err != nil {
+	need := d.incoming()
+	if err := d.room(need); err != nil {
 		return err
 	}
 	packed := false
@@ -191,7 +192,7 @@ func (d *deviceActor) reload(g *group, s int) error {
 		packed = packed || slices.ContainsFunc(e.parts, func(p part) bool { return p.packed })
 	}
 	if packed {
-		if err := d.stage(d.in); err != nil {
+		if err := d.stage(d.in, need); err != nil {
 			return err
 		}
 	}

@@ -33,7 +33,8 @@ type loop struct {
 type flight struct {
 	pass  *offload.Pass
 	batch int
-	saved []([]offload.Saved)
+	slots []*offload.Slot
+	saved [][]offload.Saved
 }
 
 func newLoop(r *rig.Rig, e *offload.Engine, layers int) *loop {
@@ -84,6 +85,7 @@ func (l *loop) save(f *flight, layer int) error {
 	if err != nil {
 		return err
 	}
+	f.slots = append(f.slots, slot)
 	if err := l.call(); err != nil {
 		return err
 	}
