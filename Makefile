@@ -19,7 +19,7 @@ CUDA_ENV = CGO_ENABLED=1 CGO_LDFLAGS='-L$(CUDA)/lib' \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # check runs its parts in the order in which it lists them
-.PHONY: help demo data build test race vet lint cuda bench-gpu ptx check bench golden fmt tools
+.PHONY: prove mutants help demo data build test race vet lint cuda bench-gpu ptx check bench golden fmt tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,12 @@ ptx: ## compile the GPU kernels; needs nvcc of the CUDA toolkit
 	sed -i 's/^\.version .*/.version 7.8/' nn/ops/cuda/kernels.ptx # nothing newer is used: older drivers take it, too
 
 check: lint vet build test race cuda ## run everything that must pass before a commit
+
+prove: ## random lives, every kind of order, every operation failing; SEEDS=n for more
+	$(GO) run ./tests/prove -seeds $(or $(SEEDS),10000)
+
+mutants: ## make deliberate faults and see that the tests notice each of them
+	$(GO) run ./tests/mutants
 
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...

@@ -27,7 +27,7 @@ type tally struct {
 }
 
 func main() {
-	seeds := flag.Int("seeds", 20000, "random lifecycles")
+	seeds := flag.Int("seeds", 10000, "random lifecycles")
 	first := flag.Uint64("first", 1, "the first seed")
 	faults := flag.Bool("faults", true, "explore orders and inject faults, too")
 	flag.Parse()
