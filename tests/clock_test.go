@@ -266,7 +266,11 @@ func TestVirtualClockIsDeterministic(t *testing.T) {
 // does not stall: N = floor((L-2) F / C). One more and it does.
 func TestStallBeginsWhereTheFormulaSays(t *testing.T) {
 	const forward = 1000 * time.Microsecond
-	for layers := 3; layers <= 20; layers++ {
+	most := 20
+	if testing.Short() {
+		most = 10
+	}
+	for layers := 3; layers <= most; layers++ {
 		for _, slower := range []float64{1.05, 1.4, 2, 3.3} {
 			// One tensor of 1 MiB a layer; the link takes slower*F for it.
 			link := sim.Link{Copies: []sim.CopyRate{{Bytes: 1 << 20, Rate: (1 << 20) / (slower * forward.Seconds())}}}

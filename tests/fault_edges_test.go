@@ -18,7 +18,7 @@ import (
 // An engine that cannot be opened leaves nothing running, and says why.
 func TestOpenFails(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+	eachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 		for how := range fault.Hows {
 			for nth := 1; nth <= 2; nth++ { // the two transfer streams
 				x := fault.Fault{Kind: device.OpenStream, Nth: nth, How: fault.How(how)}
@@ -48,8 +48,13 @@ func TestOpenFails(t *testing.T) {
 func TestCloseFails(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, p := range programs(t) {
+		switch p.name { // those that leave different things to Close
+		case "window", "host memory retained", "packed pieces":
+		default:
+			continue
+		}
 		t.Run(p.name, func(t *testing.T) {
-			rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+			eachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 				ways := fault.Hows
 				if d == offload.Goroutines {
 					ways = 1 // the others make no difference to the way of a message
@@ -100,7 +105,7 @@ func TestStopAfterEveryCall(t *testing.T) {
 	for _, cancelled := range []bool{false, true} {
 		for _, p := range programs(t) {
 			t.Run(fmt.Sprintf("%s, cancelled: %v", p.name, cancelled), func(t *testing.T) {
-				rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+				eachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 					f := newFaulty(t, p, d)
 					batches := int64(1)
 					for stop := int64(1); stop <= batches; stop++ {

@@ -42,7 +42,7 @@ func newFaulty(t *testing.T, p program, d offload.Dispatch) *faulty {
 	f := &faulty{Rig: rig.New(t, sim.Config{}), t: t, retain: p.options.RetainHost}
 	f.faults = fault.Wrap(f.Sim, nil)
 	opts := p.options
-	opts.Dispatch, opts.SlabBytes = d, 64<<10
+	opts.Dispatch, opts.SlabBytes = d, 16<<10
 	if opts.MinElements == 0 {
 		opts.MinElements = 1
 	}
@@ -52,6 +52,19 @@ func newFaulty(t *testing.T, p program, d offload.Dispatch) *faulty {
 	}
 	f.faults.Arm(nil)
 	return f
+}
+
+// eachDispatch is rig.EachDispatch for tests that run very often. With inline
+// dispatch they are all on one goroutine, where the race detector has nothing to
+// find and makes them slow.
+func eachDispatch(t *testing.T, f func(t *testing.T, d offload.Dispatch)) {
+	t.Helper()
+	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+		if racing && d == offload.Inline {
+			t.Skip("one goroutine has no races")
+		}
+		f(t, d)
+	})
 }
 
 // held reports what the engine holds although no pass is in flight.

@@ -11,7 +11,6 @@ import (
 	"offload/device"
 	"offload/device/fault"
 	"offload/device/sim"
-	"offload/tests/rig"
 )
 
 // points returns how many operations the program asks the device for.
@@ -37,7 +36,7 @@ func TestEveryFault(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, p := range programs(t) {
 		t.Run(p.name, func(t *testing.T) {
-			rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+			eachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 				ways := []fault.How{fault.Refuse, fault.RefuseBatch, fault.PanicBefore, fault.PanicMidway}
 				if d == offload.Goroutines {
 					ways = ways[:1] // the others make no difference to the way of a message
@@ -120,7 +119,7 @@ func TestEveryKindFails(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, p := range programs(t) {
 		t.Run(p.name, func(t *testing.T) {
-			rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+			eachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 				f := newFaulty(t, p, d)
 				if errs := f.run(p); len(errs) > 0 {
 					t.Fatal(errs)
@@ -189,7 +188,7 @@ func broken(t *testing.T, p program, d offload.Dispatch, x fault.Fault) {
 // Memory that is not to be had for a reload is a refusal: the slot is as it was,
 // and the same call works when there is memory.
 func TestReloadWithoutMemory(t *testing.T) {
-	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+	eachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 		for nth := 1; nth <= 2; nth++ {
 			f := newFaulty(t, program{options: offload.Options{Layers: 1}}, d)
 			pass, err := f.engine.Begin(t.Context(), offload.Train, f.Compute)
@@ -232,10 +231,14 @@ func TestLostAtEveryOperation(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, p := range programs(t) {
 		t.Run(p.name, func(t *testing.T) {
-			rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+			eachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+				ways := []fault.How{fault.Lose, fault.LoseLate}
+				if d == offload.Goroutines {
+					ways = ways[:1]
+				}
 				n := points(t, p, d)
 				for nth := 1; nth <= n; nth++ {
-					for _, how := range []fault.How{fault.Lose, fault.LoseLate} {
+					for _, how := range ways {
 						lose(t, p, d, fault.Fault{Nth: nth, How: how})
 					}
 				}
