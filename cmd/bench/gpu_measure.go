@@ -162,7 +162,7 @@ func openVariants(g *gpu, w workload) (list []variant, err error) {
 		if err != nil {
 			return list, err
 		}
-		e, err := offload.Open(g.meter, offload.Options{Plan: plan})
+		e, err := offload.Open(g.meter, offload.Options{Plan: plan, CopyAtPush: true})
 		if err != nil {
 			return list, err
 		}

@@ -136,6 +136,11 @@ func (s *stack) forward(pass *offload.Pass, backward bool) error {
 			}
 		}
 		w := s.layer[i].weight
+		if slot != nil { // x is complete: its copy need not wait for the layer
+			if s.saved[i], err = slot.AppendPush(s.saved[i][:0], x); err != nil {
+				return err
+			}
+		}
 		h, g, y := s.alloc("h", expansion*s.width), s.alloc("g", expansion*s.width), s.alloc("x", s.width)
 		s.arena.Launch(ops.AddProduct(h, x, w[0], device.Tensor{}, ops.Product{}))
 		s.arena.Launch(ops.GELU(g, h))
@@ -144,7 +149,7 @@ func (s *stack) forward(pass *offload.Pass, backward bool) error {
 			return err
 		}
 		if slot != nil {
-			if s.saved[i], err = slot.AppendPush(s.saved[i][:0], x, h, g); err != nil {
+			if s.saved[i], err = slot.AppendPush(s.saved[i], h, g); err != nil {
 				return err
 			}
 		}

@@ -21,6 +21,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/pprof"
 )
 
 func main() {
@@ -38,6 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	names := flags.String("workloads", "W1,W1b,W2,W3", "`names` of what -gpu measures")
 	runs := flags.Int("runs", 3, "how often -gpu measures everything")
 	file := flags.String("json", "", "write the figures to `FILE`, too")
+	profile := flags.String("cpuprofile", "", "write a profile of the host's time to `FILE`")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(stdout)
@@ -51,8 +54,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "bench: say what to measure: bench -hot, or bench -gpu")
 		return 2
 	}
+	stop, err := startProfile(*profile)
+	if err != nil {
+		fmt.Fprintf(stderr, "bench: -cpuprofile: %v\n", err)
+		return 2
+	}
+	defer stop()
 	var report interface{ print(io.Writer) }
-	var err error
 	if *gpu {
 		report, err = runGPU(ctx, *names, *runs, stderr)
 	} else {
@@ -71,6 +79,26 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// startProfile starts a profile with a sample every millisecond, unless name is
+// empty. stop ends it.
+func startProfile(name string) (stop func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	runtime.SetCPUProfileRate(1000) // StartCPUProfile leaves a rate that is set
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		f.Close()
+	}, nil
 }
 
 func writeJSON(name string, report any) error {

@@ -2,6 +2,8 @@
 
 package cuda
 
+// #cgo noescape offload_launch_kernel
+// #cgo nocallback offload_launch_kernel
 // #include "module.h"
 import "C"
 

@@ -145,7 +145,7 @@ func fromBFloat16(h uint16) float64 { return float64(math.Float32frombits(uint32
 // unit is the relative distance of neighbours of a type.
 func unit(t device.DType) float64 {
 	if t == device.BFloat16 {
-		return 1.0 / (1 << 8)
+		return 1.0 / (1 << 7)
 	}
 	return 1.0 / (1 << 23)
 }
