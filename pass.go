@@ -25,6 +25,9 @@ type Pass struct {
 	device int
 	ended  atomic.Bool // over is set; for those who do not hold the lock
 
+	step       *Step // that the pass is of, if any
+	microBatch int   // of the step
+
 	mu        sync.Mutex
 	over      error // once the pass has ended: why a call on it is refused
 	request   messages.Request
@@ -89,6 +92,9 @@ func (p *Pass) Forward(layer int) (*Slot, error) {
 		return nil, err
 	}
 	defer p.unlock()
+	if err := p.inTurn(false); err != nil {
+		return nil, fmt.Errorf("forward of layer %d: %w", layer, err)
+	}
 	before := p.runs[layer]
 	occurrence := 0
 	if before != nil {
@@ -188,6 +194,9 @@ func (p *Pass) Backward(layer int) (*Slot, error) {
 	defer p.unlock()
 	if p.kind == Inference {
 		return nil, fmt.Errorf("backward of layer %d: %w: pass %d keeps nothing; begin a training pass", layer, ErrInference, p.number)
+	}
+	if err := p.inTurn(true); err != nil {
+		return nil, fmt.Errorf("backward of layer %d: %w", layer, err)
 	}
 	r := p.pending(layer)
 	if last := p.runs[layer]; r == nil && last != nil {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"offload/device"
 	"offload/messages"
@@ -43,28 +45,31 @@ func Turns(order string) ([]Turn, error) {
 }
 
 // Step is the passes between two updates of the weights, in a declared order.
-// A loop that leaves the order gets [ErrStepOrder] and not another micro-batch's
-// bytes at another time than it planned for. Passes of a step may be in flight
-// together; each of them follows the engine's plan.
+// A loop that leaves the order gets [ErrStepOrder], from the step or from the
+// pass whose turn it is not: Pass.Forward needs a turn of its micro-batch, and
+// Pass.Backward its backward turn. Passes of a step may be in flight together;
+// each of them follows the engine's plan.
 type Step struct {
 	engine *Engine
 	ctx    context.Context
 	stream device.Stream
 	turns  []Turn
 
-	mu     sync.Mutex
-	next   int // index of the turn that is running, -1 before the first
-	passes map[int]*Pass
+	mu      sync.Mutex
+	passes  map[int]*Pass
+	running atomic.Int64 // index of the turn that is running, -1 before the first; written under mu
 }
 
 // BeginStep starts a step with the given order: each micro-batch has one
 // forward and, behind it, one backward. Its passes are training passes on
-// stream; see Begin.
+// stream; see Begin, which each Forward calls.
 func (e *Engine) BeginStep(ctx context.Context, stream device.Stream, order ...Turn) (*Step, error) {
 	if err := checkOrder(order); err != nil {
 		return nil, err
 	}
-	return &Step{engine: e, ctx: ctx, stream: stream, turns: order, next: -1, passes: make(map[int]*Pass)}, nil
+	s := &Step{engine: e, ctx: ctx, stream: stream, turns: slices.Clone(order), passes: make(map[int]*Pass)}
+	s.running.Store(-1)
+	return s, nil
 }
 
 func checkOrder(order []Turn) error {
@@ -109,8 +114,9 @@ func (s *Step) Forward(microBatch int) (*Pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.next++
+	p.step, p.microBatch = s, microBatch
 	s.passes[microBatch] = p
+	s.running.Add(1)
 	return p, nil
 }
 
@@ -124,7 +130,7 @@ func (s *Step) Backward(microBatch int) (*Pass, error) {
 	if err := s.expect(t); err != nil {
 		return nil, err
 	}
-	s.next++
+	s.running.Add(1)
 	return s.passes[microBatch], nil
 }
 
@@ -138,13 +144,32 @@ func (s *Step) lock(what string) error {
 }
 
 func (s *Step) expect(t Turn) error {
-	if s.next+1 >= len(s.turns) {
+	next := s.next()
+	if next == len(s.turns) {
 		return fmt.Errorf("%v: %w: every turn has run; begin another step", t, ErrStepOrder)
 	}
-	if want := s.turns[s.next+1]; want != t {
+	if want := s.turns[next]; want != t {
 		return fmt.Errorf("%v: %w: %v comes next in %v", t, ErrStepOrder, want, s.turns)
 	}
 	return nil
+}
+
+// next returns the index of the turn that comes next.
+func (s *Step) next() int { return int(s.running.Load()) + 1 }
+
+// inTurn refuses a forward or backward of a pass of a step while another turn is
+// running. A forward within the backward of its own micro-batch is one that is
+// computed again.
+func (p *Pass) inTurn(backward bool) error {
+	if p.step == nil {
+		return nil
+	}
+	now := p.step.turns[p.step.running.Load()]
+	if now.MicroBatch == p.microBatch && (now.Backward || !backward) {
+		return nil
+	}
+	own := Turn{p.microBatch, backward}
+	return fmt.Errorf("%w: %v is running in %v and this belongs to %v; call the step for that turn first", ErrStepOrder, now, p.step.turns, own)
 }
 
 // End ends the passes of the step that are not over. It refuses to while turns
@@ -174,10 +199,10 @@ func (s *Step) finish(abort bool) (back messages.GiveBacks, err error) {
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	if !abort && s.next+1 < len(s.turns) {
-		return nil, fmt.Errorf("end of step: %w: %v comes next; call Abort to give up", ErrStepOrder, s.turns[s.next+1])
+	if next := s.next(); !abort && next < len(s.turns) {
+		return nil, fmt.Errorf("end of step: %w: %v comes next; call Abort to give up", ErrStepOrder, s.turns[next])
 	}
-	s.next = len(s.turns) - 1
+	s.running.Store(int64(len(s.turns) - 1))
 	var errs []error
 	for _, t := range s.turns { // in order, so that what is reported is, too
 		p := s.passes[t.MicroBatch]
