@@ -162,6 +162,9 @@ func TestUnionOfViews(t *testing.T) {
 				eachOrder(t, offload.Options{SlabBytes: 256 << 10}, scenario)
 				return
 			}
+			if testing.Short() {
+				t.Skip("it is large; the others show the rule")
+			}
 			s := newStage(t, offload.Options{SlabBytes: 16 << 20}, sim.Config{Seed: 1})
 			scenario(s)
 			s.close()

@@ -14,7 +14,8 @@ import (
 	"offload/tests/rig"
 )
 
-// seeds is the number of orders in which the simulated device runs a scenario.
+// seeds is the number of orders in which the simulated device runs a scenario; in
+// short tests, two.
 const seeds = 8
 
 // theDefault, as a limit of a stage's engine, is what the engine takes by itself.
@@ -39,6 +40,9 @@ func eachOrder(t *testing.T, opts offload.Options, scenario func(s *stage)) {
 	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
 		opts.Dispatch = d
 		for seed := range uint64(seeds) {
+			if testing.Short() && seed > 1 {
+				break
+			}
 			play := newStage(t, opts, sim.Config{Seed: seed})
 			scenario(play)
 			play.close()
