@@ -171,6 +171,14 @@ func programs(t *testing.T) []program {
 	}
 }
 
+// stride is the distance between the operations that fail: 1, and 3 under -short.
+func stride() int {
+	if testing.Short() {
+		return 3
+	}
+	return 1
+}
+
 // A saver makes what a layer saves.
 type saver func(m *model, layer int) []piece
 
