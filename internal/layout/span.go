@@ -52,13 +52,12 @@ func Of(dst []Span, t device.Tensor, limit int) (set []Span, ok bool) {
 		dims = append(dims, dim{int64(n), stride})
 	}
 	slices.SortFunc(dims, func(a, b dim) int { return int(min(max(a.stride-b.stride, -1), 1)) })
-	run, hi := size, lo+size
+	run := size
 	for len(dims) > 0 && dims[0].stride <= run { // the innermost runs touch or overlap
 		run += (dims[0].n - 1) * dims[0].stride
 		dims = dims[1:]
 	}
-	count := int64(1)
-	hi = lo + run
+	count, hi := int64(1), lo+run
 	for _, d := range dims {
 		hi += (d.n - 1) * d.stride
 		count *= d.n
