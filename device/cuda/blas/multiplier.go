@@ -35,6 +35,12 @@ var load = sync.OnceValues(func() (version int, err error) {
 	return int(v), nil
 })
 
+// A key is what an algorithm is chosen for.
+type key struct {
+	Product
+	alignment uint32
+}
+
 // Multiplier makes products on one device.
 type Multiplier struct {
 	dev        *cuda.Device

@@ -21,9 +21,3 @@ func (o Operands) alignment() uint32 {
 	all := o.A | o.B | o.C | o.D | 256
 	return uint32(all & -all)
 }
-
-// A key is what an algorithm is chosen for.
-type key struct {
-	Product
-	alignment uint32
-}
