@@ -47,6 +47,7 @@ type deviceActor struct {
 	staging  [2]device.Range // by transfer stream: through which pieces are packed
 	spare    []*hostBlock
 	taken    []*hostBlock // by the command that is being handled
+	putOff   int64        // bytes that are given back late, counted in this command
 	together bool         // the small tensors of the group were worth a copy, in this command
 	kept     int64        // what found no host memory and stays, in this command
 	unfit    int64        // smallest size for which the whole host budget is too small, in this command

@@ -21,6 +21,10 @@ func (d *deviceActor) reset(g *group, s int) error {
 		d.work.effect(effect{op: op, kind: scrapped, group: g, span: span})
 	}
 	d.coming = d.coming[:0]
+	d.putOff = 0
+	for _, l := range d.later {
+		d.putOff += l.storage.Bytes()
+	}
 	for _, e := range g.entries {
 		if e.onDevice && !e.needed(g) {
 			d.coming = append(d.coming, e)
@@ -59,20 +63,20 @@ func (d *deviceActor) drain(g *group, s int) {
 	}
 }
 
-// canPutOff reports whether the memory of e can be given back together with the
-// next batch: it never moved, it is small and the device's, and only the stream that allocated
-// it has used it, so that a slot with nothing but such tensors costs the device
-// nothing at all.
+// canPutOff reports whether the memory of e is given back together with the next
+// batch, and counts it: it never moved, it is small and the device's, and only the
+// stream that allocated it has used it. So a slot with nothing but such tensors
+// costs the device nothing at all.
 func (d *deviceActor) canPutOff(e *entry, s int) bool {
 	if !e.small || e.out != nil || e.storage.Adopted() || d.order.streams[s].id != e.storage.Home() {
 		return false
 	}
-	waiting := int64(0)
-	for _, l := range d.later {
-		waiting += l.storage.Bytes()
-	}
 	d.touched = e.streams(d.touched[:0])
-	return waiting+e.storage.Bytes() <= putOffBytes && len(d.touched) == 1 && d.touched[0] == s
+	if d.putOff+e.storage.Bytes() > putOffBytes || len(d.touched) != 1 || d.touched[0] != s {
+		return false
+	}
+	d.putOff += e.storage.Bytes()
+	return true
 }
 
 // dismiss ends the group after its batch was enqueued: entries that no group

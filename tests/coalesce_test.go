@@ -53,6 +53,20 @@ func TestTenThousandTinyTensors(t *testing.T) {
 	}
 }
 
+// The memory of small tensors that never moved may be given back a little later,
+// with the next batch, so that they cost the device nothing; but no more than
+// 4 MiB of it, however many there are in one slot.
+func TestLittleIsGivenBackLate(t *testing.T) {
+	s := newStage(t, offload.Options{MinElements: 4 << 10}, sim.Config{})
+	defer s.close()
+	slot := s.forward(0)
+	s.push(slot, s.tiny(3000, 2<<10)...)
+	s.must(slot.Reset())
+	s.use("after the reset", 4<<20)
+	s.must(s.pass.End())
+	s.use("after the pass", 0)
+}
+
 // Small tensors stay when together they are not worth a copy, and without the option.
 func TestSmallTensorsTogether(t *testing.T) {
 	for _, tc := range []struct {
