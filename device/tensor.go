@@ -196,7 +196,7 @@ type Tensor struct {
 	Shape   []int
 	Strides []int
 	Offset  int64 // elements between the start of the storage and the first element
-	Keep    bool  // never move this tensor
+	Keep    bool  // never move this tensor, and so nothing of its storage
 }
 
 // IsNil reports whether t stands for an absent tensor.

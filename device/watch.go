@@ -5,7 +5,8 @@ import "sync"
 // Watched is a device that counts the writes of every device buffer, as the
 // operations submitted through it declare them. An engine opened with it
 // notices a tensor that a kernel has changed between its push and its copy,
-// without a call of [Storage.Touch]. Submit the whole program's work through it.
+// without a call of [Storage.Touch]. Submit the whole program's work
+// through it, and wrap it in nothing else: the engine has to see that it counts.
 type Watched struct {
 	Device
 
