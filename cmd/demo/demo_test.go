@@ -64,7 +64,7 @@ var shortage = regexp.MustCompile(`^layer \d+ \(.+\), (?:forward|backward): .*ne
 func TestShortRun(t *testing.T) {
 	steps := 10
 	if testing.Short() {
-		steps = 3
+		steps = 2
 	}
 	i := invoke(t, newMachine, "-steps", strconv.Itoa(steps))
 	i.holds(t)
@@ -96,6 +96,9 @@ func TestShortRun(t *testing.T) {
 
 // TestSeed runs twice with one seed, then with another one.
 func TestSeed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the program three times")
+	}
 	first := invoke(t, newMachine, small(t, "-steps", "1")...)
 	first.holds(t)
 	again := invoke(t, newMachine, small(t, "-steps", "1")...)
@@ -115,7 +118,7 @@ func TestSeed(t *testing.T) {
 func TestOffload(t *testing.T) {
 	counts := []int{1, 2, 3} // of 4 layers
 	if testing.Short() {
-		counts = []int{1, 3} // 2 is the default
+		counts = []int{3} // 2 is the default
 	}
 	var peaks []int64
 	for _, n := range counts {
@@ -170,18 +173,13 @@ func TestBetween(t *testing.T) {
 }
 
 func TestQuietAndLog(t *testing.T) {
-	quiet := invoke(t, newMachine, small(t, "-steps", "1", "-quiet")...)
-	quiet.holds(t)
-	if quiet.stdout != "" {
-		t.Errorf("printed %q", quiet.stdout)
-	}
-	loud := invoke(t, newMachine, small(t, "-steps", "1", "-log", "debug")...)
-	if loud.status != exitOK {
-		t.Fatalf("exit status %d", loud.status)
+	i := invoke(t, newMachine, small(t, "-steps", "1", "-quiet", "-log", "debug")...)
+	if i.status != exitOK || i.stdout != "" {
+		t.Fatalf("exit status %d, printed %q, want %d and nothing", i.status, i.stdout, exitOK)
 	}
 	for _, want := range []string{"device memory limit", "pass ended", "run=resident", "run=limited", "run=offloaded"} {
-		if !strings.Contains(loud.stderr, want) {
-			t.Errorf("the log lacks %q:\n%.2000s", want, loud.stderr)
+		if !strings.Contains(i.stderr, want) {
+			t.Errorf("the log lacks %q:\n%.2000s", want, i.stderr)
 		}
 	}
 }

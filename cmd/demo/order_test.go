@@ -37,7 +37,7 @@ func TestTurns(t *testing.T) {
 func TestMicroBatches(t *testing.T) {
 	steps := 3
 	if testing.Short() {
-		steps = 2
+		steps = 1
 	}
 	var moved int64                   // of a batch
 	peaks := make(map[string][]int64) // of the resident runs, by the flags without the order
@@ -49,7 +49,7 @@ func TestMicroBatches(t *testing.T) {
 	}{
 		{1, 1, []order{forwardsFirst}, false, "2,048 images"},
 		{2, 1, orders, true, "2,048 images in 2 micro-batches"},
-		{4, 1, orders, false, "2,048 images in 4 micro-batches"},
+		{4, 1, orders, true, "2,048 images in 4 micro-batches"},
 		{1, 2, []order{forwardsFirst}, true, "2 batches of 2,048 images"},
 		{4, 2, []order{alternating}, false, "2 batches of 2,048 images in 4 micro-batches"},
 	} {
@@ -90,7 +90,8 @@ func TestMicroBatches(t *testing.T) {
 			t.Errorf("%s: the peaks by order, negated, are %d; want none above the one before", flags, list)
 		}
 	}
-	if list := peaks["-micro-batches 4 -accumulate 1"]; len(slices.Compact(slices.Clone(list))) != len(orders) {
+	// A selection of the subtests may leave some out.
+	if list := peaks["-micro-batches 4 -accumulate 1"]; len(list) == len(orders) && len(slices.Compact(slices.Clone(list))) < len(list) {
 		t.Errorf("4 micro-batches: the peaks by order, negated, are %d; want all different", list)
 	}
 }
