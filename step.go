@@ -206,7 +206,7 @@ func (s *Step) finish(abort bool) (back messages.GiveBacks, err error) {
 	var errs []error
 	for _, t := range s.turns { // in order, so that what is reported is, too
 		p := s.passes[t.MicroBatch]
-		if p == nil || t.Backward || p.Ended() {
+		if p == nil || t.Backward || p.Ended() && !abort { // aborting what has ended tries again what its End could not
 			continue
 		}
 		returned, err := p.finish(abort, p.ending(abort))
