@@ -9,6 +9,7 @@ import (
 	"offload"
 	"offload/device"
 	"offload/device/sim"
+	"offload/fsm"
 	"offload/schedule"
 	"offload/tests/rig"
 )
@@ -19,6 +20,7 @@ type loop struct {
 	*rig.Rig
 	engine *offload.Engine
 	layers int
+	stream device.Stream // of its passes
 	bytes  int64
 	skip   map[int]bool // layers that do not run
 	unused func(name string) bool
@@ -38,7 +40,7 @@ type flight struct {
 }
 
 func newLoop(r *rig.Rig, e *offload.Engine, layers int) *loop {
-	return &loop{Rig: r, engine: e, layers: layers, bytes: 4096, flight: make(map[int]*flight)}
+	return &loop{Rig: r, engine: e, layers: layers, stream: r.Compute, bytes: 4096, flight: make(map[int]*flight)}
 }
 
 // call counts a call on the engine, and ends the loop where that is asked for.
@@ -59,7 +61,7 @@ func (l *loop) forward(ctx context.Context, n int) error {
 	if err := l.call(); err != nil {
 		return err
 	}
-	p, err := l.engine.Begin(ctx, offload.Train, l.Compute)
+	p, err := l.engine.Begin(ctx, offload.Train, l.stream)
 	if err != nil {
 		return err
 	}
@@ -89,12 +91,14 @@ func (l *loop) save(f *flight, layer int) error {
 	if err := l.call(); err != nil {
 		return err
 	}
-	x := l.Tensor(l.Compute, name(f.batch, layer, 0), l.bytes)
-	y := l.Tensor(l.Compute, name(f.batch, layer, 1), l.bytes)
+	x := l.Tensor(l.stream, name(f.batch, layer, 0), l.bytes)
+	y := l.Tensor(l.stream, name(f.batch, layer, 1), l.bytes)
 	saved, err := slot.Push(x, y)
 	if err != nil {
-		l.Drop(l.Compute, x) // a push that is refused takes nothing over
-		l.Drop(l.Compute, y)
+		if slot.State() != fsm.Failed { // a push that is refused takes nothing over
+			l.Drop(l.stream, x)
+			l.Drop(l.stream, y)
+		}
 		return err
 	}
 	f.saved[layer] = saved
@@ -126,7 +130,7 @@ func (l *loop) backward(n int) error {
 			if err != nil {
 				return err
 			}
-			l.Check(l.Compute, back[0], name(f.batch, i, k))
+			l.Check(l.stream, back[0], name(f.batch, i, k))
 		}
 	}
 	delete(l.flight, n)
