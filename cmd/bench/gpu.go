@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -19,6 +20,9 @@ func runGPU(ctx context.Context, names string, runs int, progress io.Writer) (r 
 	if err != nil {
 		return nil, err
 	}
+	// The context stays current on the thread, and the thread warm.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	g, close, err := openGPU()
 	if err != nil {
 		return nil, err

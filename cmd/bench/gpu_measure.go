@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
 	"time"
 
 	"offload"
@@ -21,6 +20,7 @@ type gpu struct {
 	meter  *meter
 	clock  clock
 	blas   int
+	rest   time.Duration // before each row, so that all begin with a GPU as cool as the others'
 }
 
 // A clock measures work of the device in the order of a stream.
@@ -148,7 +148,7 @@ func (r *gpuReport) measure(ctx context.Context, g *gpu, w workload, progress io
 			row.Run = run
 			r.Rows = append(r.Rows, row)
 			fmt.Fprintf(progress, "%-4s run %d %-14s %2d/%d: %8.2f ms, host %6.2f ms, peak %6.0f MiB, %d of %d words differ\n",
-				w.name, run, v.mode, v.offloaded, w.layers, median(slices.Clone(row.StepMs)), median(slices.Clone(row.HostMs)), row.PeakMiB, row.Differing, row.Compared)
+				w.name, run, v.mode, v.offloaded, w.layers, mid(row.StepMs), mid(row.HostMs), row.PeakMiB, row.Differing, row.Compared)
 		}
 	}
 	return nil
@@ -185,6 +185,7 @@ func openVariants(g *gpu, w workload) (list []variant, err error) {
 
 // row measures one variant once.
 func (g *gpu) row(ctx context.Context, s *stack, v variant) (row gpuRow, err error) {
+	time.Sleep(g.rest)
 	row = gpuRow{Workload: s.name, Mode: v.mode, Offloaded: v.offloaded, Layers: s.layers}
 	var before offload.Metrics
 	for i := range warmUp + timed + metered {

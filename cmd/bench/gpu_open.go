@@ -30,7 +30,7 @@ func openGPU() (g *gpu, close func() error, err error) {
 		}
 		return marks.list[m].RecordOn(c.Stream())
 	})
-	g = &gpu{Device: d, meter: &meter{Device: d, next: markCopies}, clock: marks, blas: k.BLAS()}
+	g = &gpu{Device: d, meter: &meter{Device: d, next: markCopies}, clock: marks, blas: k.BLAS(), rest: 1500 * time.Millisecond}
 	g.stream = device.NewIDs(d).Stream()
 	close = func() error { return errors.Join(cuda.CloseMarks(marks.list...), k.Close(), d.Close()) }
 	err = d.Submit(&device.Batch{Origin: device.Origin{Action: "open"}, Ops: []device.Op{{Kind: device.OpenStream, Stream: g.stream}}})

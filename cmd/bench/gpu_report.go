@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -87,9 +86,9 @@ func (r *gpuReport) ceiling(row gpuRow) ceiling {
 }
 
 // mid is the median of x, which stays as it is.
-func mid[T cmp.Ordered](x []T) T {
+func mid(x []float64) float64 {
 	x = slices.Sorted(slices.Values(x))
-	return x[len(x)/2]
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
 // print writes the figures beside those of the best other engine.

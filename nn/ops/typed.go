@@ -50,8 +50,8 @@ func typed(name, role string, t device.Tensor) *checker {
 // are rounded once. c may be d. d shares no bytes with a or b. Accumulate of p is
 // not used: give d as c.
 //
-// Arguments of the kernel: d, a, b, c (d if absent), m, n, k, and three flags
-// that are 0 or 1: transpose a, transpose b, add c.
+// Arguments of the kernel: d with the integer m, a with n, b with k, and c (d if
+// absent) with the sum of 1 if a is transposed, 2 if b is, and 4 if c is added.
 func AddProduct(d, a, b, c device.Tensor, p Product) (device.Kernel, error) {
 	k := typed(ProductName, "d", d)
 	k.matrix("d", d, d.DType)
@@ -80,8 +80,9 @@ func AddProduct(d, a, b, c device.Tensor, p Product) (device.Kernel, error) {
 	} else if c.Range() != d.Range() {
 		k.apart("d", d, "c", c)
 	}
-	return k.kernel([]device.Arg{ref(d), ref(a), ref(b), ref(c), integer(m), integer(n), integer(inner),
-		flag(p.TransposeA), flag(p.TransposeB), flag(add)}, reads, d)
+	flags := flag(p.TransposeA).Int + 2*flag(p.TransposeB).Int + 4*flag(add).Int
+	return k.kernel([]device.Arg{{Range: d.Range(), Int: int64(m)}, {Range: a.Range(), Int: int64(n)},
+		{Range: b.Range(), Int: int64(inner)}, {Range: c.Range(), Int: flags}}, reads, d)
 }
 
 // GELU writes x·Φ(x) to y, where Φ is the distribution function of the standard

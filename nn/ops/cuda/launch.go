@@ -132,27 +132,24 @@ func differ(f cuda.Function) cuda.Launcher {
 
 // matMul is ops.MatMul.
 func (k *Kernels) matMul(c *cuda.Call) error {
-	p := shape(device.Float32, c, 3)
-	return k.multiplier.Run(c.Stream(), p, blas.Operands{A: c.Read(c.Arg(1).Range), B: c.Read(c.Arg(2).Range),
-		C: c.Write(c.Arg(0).Range), D: c.Write(c.Arg(0).Range)})
+	number := func(i int) int { return int(c.Arg(i).Int) }
+	to := c.Write(c.Arg(0).Range)
+	return k.multiplier.Run(c.Stream(), blas.Product{Type: device.Float32, M: number(3), N: number(4), K: number(5),
+		TransposeA: number(6) != 0, TransposeB: number(7) != 0, Add: number(8) != 0},
+		blas.Operands{A: c.Read(c.Arg(1).Range), B: c.Read(c.Arg(2).Range), C: to, D: to})
 }
 
 // product is ops.AddProduct for elements of type t.
 func (k *Kernels) product(t device.DType) cuda.Launcher {
 	return func(c *cuda.Call) error {
-		p := shape(t, c, 4)
-		o := blas.Operands{A: c.Read(c.Arg(1).Range), B: c.Read(c.Arg(2).Range), D: c.Write(c.Arg(0).Range)}
+		dst, x, y, add := c.Arg(0), c.Arg(1), c.Arg(2), c.Arg(3)
+		p := blas.Product{Type: t, M: int(dst.Int), N: int(x.Int), K: int(y.Int),
+			TransposeA: add.Int&1 != 0, TransposeB: add.Int&2 != 0, Add: add.Int&4 != 0}
+		o := blas.Operands{A: c.Read(x.Range), B: c.Read(y.Range), D: c.Write(dst.Range)}
 		o.C = o.D
 		if p.Add {
-			o.C = c.Read(c.Arg(3).Range)
+			o.C = c.Read(add.Range)
 		}
 		return k.multiplier.Run(c.Stream(), p, o)
 	}
-}
-
-// shape reads the sizes and flags of a product, the first of which is argument i.
-func shape(t device.DType, c *cuda.Call, i int) blas.Product {
-	number := func(k int) int { return int(c.Arg(i + k).Int) }
-	return blas.Product{Type: t, M: number(0), N: number(1), K: number(2),
-		TransposeA: number(3) != 0, TransposeB: number(4) != 0, Add: number(5) != 0}
 }
