@@ -96,11 +96,11 @@ func newDeviceActor(dev device.Device, cfg *Config, hooks *Hooks) *deviceActor {
 func (d *deviceActor) command(c *messages.Command) {
 	r := c.Request
 	defer d.handOver(&r.GiveBacks)
+	origin := device.Origin{Action: r.Event.String(), Pass: r.Slot.Pass, Layer: r.Layer, Occurrence: r.Slot.Occurrence}
 	if d.lost != nil && r.Event != fsm.Reset {
-		r.Err, c.Failed = d.lost, true
+		r.Err, c.Failed = d.lost, r.Event != fsm.Push || d.takeOver(c, origin)
 		return
 	}
-	origin := device.Origin{Action: r.Event.String(), Pass: r.Slot.Pass, Layer: r.Layer, Occurrence: r.Slot.Occurrence}
 	d.work.begin(origin)
 	g := d.ledger.group(c.Ticket, origin)
 	c.Ticket = g.ticket

@@ -55,6 +55,23 @@ func (d *deviceActor) push(c *messages.Command, g *group) error {
 	return nil
 }
 
+// takeOver makes the group a holder of what is pushed although the device is
+// lost, so that a failed push leaves the same with its caller as any other. It
+// reports false, and has done nothing, where the push would be refused.
+func (d *deviceActor) takeOver(c *messages.Command, o device.Origin) bool {
+	for _, item := range c.Items {
+		if d.pushable(item.Storage) != nil {
+			return false
+		}
+	}
+	g := d.ledger.group(c.Ticket, o)
+	c.Ticket = g.ticket
+	for _, item := range c.Items {
+		d.ledger.take(g, item.Storage, d.version(item.Storage))
+	}
+	return true
+}
+
 // arrived orders stream s after the copy in of a storage that is on its way back
 // for another slot. The caller has not popped it there, so that it cannot know.
 func (d *deviceActor) arrived(st *device.Storage, s int) {

@@ -13,6 +13,7 @@ import (
 	"offload/device"
 	"offload/device/fault"
 	"offload/device/sim"
+	"offload/fsm"
 	"offload/tests/rig"
 )
 
@@ -216,5 +217,59 @@ func TestSomeLayersByHand(t *testing.T) {
 		}
 		s.must(s.pass.End())
 		s.use("at the end", 0)
+	})
+}
+
+// What is pushed to a device that is known to be lost is the engine's, as after
+// every push that failed: the abort lets go of it, and tells whose memory it was.
+func TestPushOnALostDevice(t *testing.T) {
+	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
+		r := rig.New(t, sim.Config{})
+		faults := fault.Wrap(r.Sim, nil)
+		e, err := offload.Open(faults, offload.Options{Layers: 3, MinElements: 1, Dispatch: d})
+		must(t, err)
+		pass, err := e.Begin(t.Context(), offload.Train, r.Compute)
+		must(t, err)
+		var slots []*offload.Slot
+		for i := range 3 {
+			slot, err := pass.Forward(i)
+			must(t, err)
+			slots = append(slots, slot)
+		}
+		faults.Arm(fault.Plan{{How: fault.Lose}})
+		first := r.Tensor(r.Compute, "first", 4096)
+		told := 0
+		storage, adopt := r.IDs.AdoptStorage("theirs", device.Activation, r.Sim.External(4096), r.Compute, func(device.Stream) { told++ })
+		r.Submit(adopt)
+		theirs := device.Tensor{Storage: storage, DType: device.Uint8, Shape: []int{4096}}
+		for i, x := range []device.Tensor{first, theirs} { // the first one loses the device
+			if _, err := slots[i].Push(x); !errors.Is(err, device.ErrLost) {
+				t.Errorf("push %d: got %v, want ErrLost", i, err)
+			}
+			if got := slots[i].State(); got != fsm.Failed {
+				t.Errorf("push %d: the slot is %v, want Failed", i, got)
+			}
+		}
+		// What would be refused in any case is not taken over.
+		elsewhere := rig.New(t, sim.Config{})
+		foreign := elsewhere.Tensor(elsewhere.Compute, "foreign", 4096)
+		if _, err := slots[2].Push(foreign); !errors.Is(err, device.ErrLost) {
+			t.Errorf("a foreign tensor: got %v, want ErrLost", err)
+		}
+		if got := slots[2].State(); got == fsm.Failed {
+			t.Error("the slot of a tensor that was not taken over has failed")
+		}
+		if told != 0 {
+			t.Error("the owner was told before the abort")
+		}
+		must(t, pass.Abort())
+		if told != 1 || first.Storage.Holders() != 0 {
+			t.Errorf("the owner was told %d times and %d hold the other tensor, want once and none", told, first.Storage.Holders())
+		}
+		if err := e.Close(); !errors.Is(err, device.ErrLost) {
+			t.Errorf("close: got %v, want ErrLost", err)
+		}
+		elsewhere.Drop(elsewhere.Compute, foreign)
+		elsewhere.Close()
 	})
 }
