@@ -23,7 +23,9 @@ const (
 )
 
 // HostPolicy says what start-offload does with a tensor for which the host
-// budget has no memory. No policy ever blocks a goroutine.
+// budget has no memory. No policy blocks a goroutine until memory is given back.
+// Only where slabs for other sizes have to be unpinned to make room does the call
+// wait for the copies that are under way, since unpinning takes that.
 type HostPolicy = actors.HostPolicy
 
 const (
@@ -79,7 +81,8 @@ type Options struct {
 	RetainHost bool
 	// DeviceBudget is the device memory in use, in bytes, above which nothing is
 	// reloaded: a reload is refused with [ErrBudget] then, and works when memory
-	// has been given back. Zero: the device's own limit.
+	// has been given back. Reloads that a plan has ahead of time are put off until
+	// then. Zero: the device's own limit.
 	DeviceBudget int64
 	// LayerBytes is what one layer is known to save, in bytes. Open refuses
 	// budgets that are too small for it. Zero: not known; Begin refuses a budget

@@ -14,7 +14,7 @@ import (
 var ErrBudget = errors.New("over budget")
 
 // HostPolicy says what start-offload does with a tensor for which the host
-// budget has no memory. No policy ever blocks a goroutine.
+// budget has no memory. No policy blocks a goroutine until memory is given back.
 type HostPolicy uint8
 
 const (
