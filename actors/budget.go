@@ -201,5 +201,5 @@ func (d *deviceActor) unallocated(g *group, err error) error {
 		e.incoming = device.Buffer{}
 	}
 	use := d.dev.Usage()
-	return d.deviceBudget(d.incoming(), use.InUse, use.Limit, err)
+	return fmt.Errorf("reload layer %d: %w", g.origin.Layer, d.deviceBudget(d.incoming(), use.InUse, use.Limit, err))
 }

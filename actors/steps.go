@@ -136,7 +136,10 @@ func (d *deviceActor) startOffload(c *messages.Command, g *group) error {
 		}
 	}
 	d.sweep()
-	return d.copyOut(g)
+	if err := d.copyOut(g); err != nil {
+		return fmt.Errorf("start-offload layer %d: %w", g.origin.Layer, err)
+	}
+	return nil
 }
 
 // release frees the device memory that nobody needs any more, in the order of
@@ -198,7 +201,7 @@ func (d *deviceActor) reload(g *group, s int) error {
 	}
 	need := d.incoming()
 	if err := d.room(need); err != nil {
-		return err
+		return fmt.Errorf("reload layer %d: %w", g.origin.Layer, err)
 	}
 	packed := false
 	for _, e := range d.coming {

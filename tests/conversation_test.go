@@ -28,6 +28,7 @@ import (
 //
 //	open window layers=L offloaded=N   an engine [min=ELEMENTS] [min-bytes=BYTES] [budget=BYTES] [coalesce=BYTES]
 //	                                   [keep-strided] [copy-at-push] [explain] [strict]
+//	                                   and what [scanBudgets] lists
 //	open manual layers=L
 //	show all | transitions             what is printed from here on
 //	begin train | inference            a pass, which is the current one from here on
@@ -184,6 +185,7 @@ func (c *conversation) open(t *testing.T, td *datadriven.TestData) error {
 	td.MaybeScanArgs(t, "min-bytes", &opts.MinBytes)
 	td.MaybeScanArgs(t, "budget", &opts.HostBudget)
 	scanMoves(t, td, &opts)
+	scanBudgets(t, td, &opts)
 	opts.Layers = layers
 	if td.HasArg("window") {
 		plan, err := schedule.Window(layers, offloaded)
