@@ -185,8 +185,13 @@ func openVariants(g *gpu, w workload) (list []variant, err error) {
 
 // row measures one variant once.
 func (g *gpu) row(ctx context.Context, s *stack, v variant) (row gpuRow, err error) {
-	time.Sleep(g.rest)
+	for start := time.Now(); time.Since(start) < g.rest; { // the GPU cools; the thread stays warm, as in a training loop
+	}
 	row = gpuRow{Workload: s.name, Mode: v.mode, Offloaded: v.offloaded, Layers: s.layers}
+	s.moves = 0
+	if v.mode == modeTrain {
+		s.moves = v.offloaded
+	}
 	var before offload.Metrics
 	for i := range warmUp + timed + metered {
 		if i == warmUp {

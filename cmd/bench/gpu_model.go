@@ -25,6 +25,7 @@ type stack struct {
 	between   [][3]device.Tensor // saved by layer, without an engine
 	saved     [][]offload.Saved
 	popped    []device.Tensor
+	moves     int           // layers whose saved tensors the plan moves: the first ones
 	count     device.Tensor // words that differ
 	countHost *ops.Host
 }
@@ -136,8 +137,10 @@ func (s *stack) forward(pass *offload.Pass, backward bool) error {
 			}
 		}
 		w := s.layer[i].weight
-		if slot != nil { // x is complete: its copy need not wait for the layer
-			if s.saved[i], err = slot.AppendPush(s.saved[i][:0], x); err != nil {
+		s.saved[i] = s.saved[i][:0]
+		early := i < s.moves // x is complete: its copy need not wait for the layer
+		if early {
+			if s.saved[i], err = slot.AppendPush(s.saved[i], x); err != nil {
 				return err
 			}
 		}
@@ -149,7 +152,11 @@ func (s *stack) forward(pass *offload.Pass, backward bool) error {
 			return err
 		}
 		if slot != nil {
-			if s.saved[i], err = slot.AppendPush(s.saved[i], h, g); err != nil {
+			late := []device.Tensor{x, h, g}
+			if early {
+				late = late[1:]
+			}
+			if s.saved[i], err = slot.AppendPush(s.saved[i], late...); err != nil {
 				return err
 			}
 		}

@@ -88,11 +88,13 @@ func (k *checker) kernel(args []device.Arg, reads []device.Tensor, writes ...dev
 	for _, t := range writes {
 		t.Storage.Touch()
 	}
-	return device.Kernel{Name: k.name, Args: args, Reads: ranges(reads), Writes: ranges(writes)}, nil
+	all := make([]device.Range, 0, len(reads)+len(writes)) // for both
+	r := ranges(all, reads)
+	return device.Kernel{Name: k.name, Args: args, Reads: r[:len(r):len(r)], Writes: ranges(r[len(r):], writes)}, nil
 }
 
-func ranges(ts []device.Tensor) []device.Range {
-	rs := make([]device.Range, 0, len(ts))
+// ranges appends the ranges of ts to rs, which is empty, each once.
+func ranges(rs []device.Range, ts []device.Tensor) []device.Range {
 	for _, t := range ts {
 		if r := t.Range(); !slices.Contains(rs, r) {
 			rs = append(rs, r)
