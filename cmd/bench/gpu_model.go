@@ -86,7 +86,7 @@ func (s *stack) keep() error {
 }
 
 // differing returns how many words of 4 bytes of the gradients are not those of
-// the reference. pure is the number of words compared.
+// the reference, and how many were compared.
 func (s *stack) differing() (n, all int64, err error) {
 	if s.countHost == nil {
 		if s.countHost, err = s.arena.Pin("count", 8); err != nil {

@@ -59,6 +59,14 @@
 // A [device.Launch] calls the [Launcher] that was registered under the kernel's
 // name ([Device.Register]) with addresses and the handle of the stream.
 //
+// The two kernels that every device has, gather and scatter, are copies of rows.
+// LoadModule (with the tag cuda) and [Device.Do] are for launchers that bring code of their own,
+// and package blas multiplies matrices.
+//
+// # Verification
+//
+// [Verify] wraps any device and compares the bytes of every copy on both sides.
+//
 // # Errors
 //
 // What the driver answers is a [*DriverError] within the *[device.Error] of the

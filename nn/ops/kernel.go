@@ -111,7 +111,8 @@ func Fill(x device.Tensor, value float32) (device.Kernel, error) {
 // If grad, of the shape of logits, is not absent, it gets scale times the
 // gradient of the sum with respect to the logits. It may be the same tensor as
 // logits. Labels are int32 and lie in [0, classes), the rest is float32; an
-// implementation reports a label outside as an error.
+// implementation reports a label outside as an error, or where a kernel cannot
+// return one, as a sum that is NaN.
 //
 // Arguments of the kernel: result, grad (the zero range if absent), logits,
 // labels, n, classes, scale.
@@ -138,7 +139,8 @@ func CrossEntropy(result, grad, logits, labels device.Tensor, scale float32) (de
 }
 
 // SumSquares writes the sum of the squares of x to sum, a float32 of one
-// element. The sum is made in float64, in the order of the elements.
+// element. The sum is made in float64, in an order that depends on the number of
+// elements alone.
 //
 // Arguments of the kernel: sum, x.
 func SumSquares(sum, x device.Tensor) (device.Kernel, error) {
