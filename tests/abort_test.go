@@ -70,7 +70,11 @@ func TestLostDeviceTellsEveryone(t *testing.T) {
 func (l *loop) untilItFails() error {
 	for {
 		if err := l.turns(context.Background(), "F0 F1 B0 B1"); err != nil {
-			_ = l.abort() // says that the device is lost, too
+			for _, f := range l.flight {
+				if failed := f.pass.Abort(); failed != nil { // it is what loses the device, or notices
+					err = errors.Join(err, f.pass.Abort())
+				}
+			}
 			return err
 		}
 	}
@@ -101,7 +105,12 @@ func TestOneOfTwoDevicesIsLost(t *testing.T) {
 					}
 					if l.Rig == bad {
 						lost = lost || errors.Is(err, device.ErrLost)
-						_ = l.abort()
+						for _, f := range l.flight {
+							_ = f.pass.Abort() // may be what loses the device
+						}
+						if err := l.abort(); err != nil {
+							t.Errorf("operation %d: abort, tried again: %v", nth, err)
+						}
 					}
 				}
 			}

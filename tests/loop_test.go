@@ -133,8 +133,11 @@ func (l *loop) backward(n int) error {
 			l.Check(l.stream, back[0], name(f.batch, i, k))
 		}
 	}
+	if err := f.pass.End(); err != nil {
+		return err
+	}
 	delete(l.flight, n)
-	return f.pass.End()
+	return nil
 }
 
 // turns runs a step in the given order.
