@@ -146,7 +146,7 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// pins returns where the copies out of the last offload went.
+// hostRanges returns where the copies out of the last offload went.
 func (s *stage) hostRanges() (list []device.Range) {
 	for _, op := range s.last("start-offload") {
 		if op.Kind == device.CopyOut {
@@ -154,96 +154,4 @@ func (s *stage) hostRanges() (list []device.Range) {
 		}
 	}
 	return list
-}
-
-// cycle moves the tensors out and back in a slot of a pass of their own.
-func (s *stage) cycle(sizes ...int64) error {
-	s.t.Helper()
-	slot := s.forward(0)
-	var xs []device.Tensor
-	for i, n := range sizes {
-		xs = append(xs, s.Tensor(s.Compute, fmt.Sprintf("x%d", i), n))
-	}
-	saved := s.push(slot, xs...)
-	if err := slot.StartOffload(); err != nil {
-		return err
-	}
-	s.reach(fsm.Reloading, slot)
-	s.pop(slot, s.Compute, saved, xs...)
-	return nil
-}
-
-// again ends the pass and begins another one.
-func (s *stage) again() {
-	s.t.Helper()
-	s.must(s.pass.End())
-	s.begin()
-}
-
-// Retained host memory has fixed addresses (R01), is allocated by the first pass
-// that moves something (R04), serves what fits into it, and refuses the rest
-// before anything is enqueued (R02).
-func TestRetainedHostMemory(t *testing.T) {
-	rig.EachDispatch(t, func(t *testing.T, d offload.Dispatch) {
-		for seed := range uint64(seeds) {
-			s := newStage(t, offload.Options{Dispatch: d, RetainHost: true}, sim.Config{Seed: seed})
-			s.must(s.cycle()) // nothing moves
-			s.again()
-			s.must(s.cycle(8192, 4096))
-			where, pins := s.hostRanges(), s.engine.Metrics().Pins
-			for range 9 {
-				s.again()
-				s.must(s.cycle(8192, 4096))
-				if got := s.hostRanges(); fmt.Sprint(got) != fmt.Sprint(where) {
-					t.Fatalf("the host memory is %v, want %v as before", got, where)
-				}
-			}
-			s.again()
-			s.must(s.cycle(4096, 8192)) // in another order
-			s.again()
-			s.must(s.cycle(5000)) // fewer, and smaller
-			if m := s.engine.Metrics(); m.Pins != pins {
-				t.Errorf("%d pins, want %d as after the first pass", m.Pins, pins)
-			}
-			for name, sizes := range map[string][]int64{"larger": {16384, 4096}, "one more": {8192, 4096, 4096}} {
-				s.again()
-				before := s.engine.Metrics()
-				err := s.cycle(sizes...)
-				if !errors.Is(err, offload.ErrShape) {
-					t.Fatalf("%s: got %v, want ErrShape", name, err)
-				}
-				after := s.engine.Metrics()
-				if after.CopiesOut != before.CopiesOut || after.HostInUse < before.HostInUse {
-					t.Errorf("%s: something was enqueued for a refusal", name)
-				}
-			}
-			s.again()
-			s.must(s.cycle(8192, 4096)) // it works afterwards
-			s.must(s.pass.End())
-			s.must(s.engine.Trim())
-			if got := hostBytes(s.Sim); got != 0 {
-				t.Errorf("%d bytes are pinned after Trim", got)
-			}
-			s.must(s.engine.Close())
-			s.Rig.Close()
-		}
-	})
-}
-
-// Passes in flight together have host memory of their own, which is the same in
-// every step.
-func TestRetainedForPassesInFlight(t *testing.T) {
-	eachLoop(t, window(t, 4, 2), offload.Options{RetainHost: true}, func(l *loop) {
-		var pins int64
-		for step := range 4 {
-			if err := l.turns(context.Background(), "F0 F1 B0 B1"); err != nil {
-				t.Fatal(err)
-			}
-			if m := l.engine.Metrics(); step == 0 {
-				pins = m.Pins
-			} else if m.Pins != pins {
-				t.Errorf("%d pins after step %d, want %d", m.Pins, step, pins)
-			}
-		}
-	})
 }
