@@ -114,12 +114,17 @@ func (n *notifier) notify(f func()) {
 
 // reentrant reports whether the calling goroutine is inside notify. The stack
 // is walked only while some listener function is running.
-func (n *notifier) reentrant() bool {
+func (*notifier) reentrant() bool {
 	if inside.Load() == 0 {
 		return false
 	}
-	var pcs [256]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
+	pcs := make([]uintptr, 256)
+	n := runtime.Callers(1, pcs)
+	for n == len(pcs) { // a deep stack
+		pcs = make([]uintptr, 4*len(pcs))
+		n = runtime.Callers(1, pcs)
+	}
+	frames := runtime.CallersFrames(pcs[:n])
 	for {
 		frame, more := frames.Next()
 		if strings.HasSuffix(frame.Function, "(*notifier).notify") {

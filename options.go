@@ -102,7 +102,7 @@ func (o *Options) EnsureDefaults() {
 			o.Layers = o.Plan.Layers()
 		}
 	}
-	if o.Plan == nil && o.Layers > 0 {
+	if o.Plan == nil && o.Layers > 0 && o.Layers <= mostLayers {
 		o.Plan, _ = schedule.Manual(o.Layers) // refuses only what is excluded here
 	}
 	if o.MinElements == 0 {
@@ -122,6 +122,12 @@ func (o *Options) Validate() error {
 	}
 	if o.Plan != nil && o.Layers > 0 && o.Layers != o.Plan.Layers() {
 		fault("Layers is %d and the plan has %d; leave Layers at zero to take the plan's", o.Layers, o.Plan.Layers())
+	}
+	if o.Layers > mostLayers {
+		fault("Layers is %d; at most %d have an actor each", o.Layers, mostLayers)
+	}
+	if o.SlabBytes > mostSlab {
+		fault("SlabBytes is %d; at most %d are pinned at a time", o.SlabBytes, int64(mostSlab))
 	}
 	if o.Dispatch > Goroutines {
 		fault("Dispatch is %v; it is Inline or Goroutines", o.Dispatch)
@@ -153,6 +159,11 @@ func (o *Options) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+const (
+	mostLayers = 1 << 24
+	mostSlab   = 1 << 40
+)
 
 // hostPage is the unit of pinned host memory in bytes.
 const hostPage = 4096

@@ -397,6 +397,9 @@ func (p *Pass) finish(abort bool, over error) (messages.GiveBacks, error) {
 			"see Pass.Explain for the reasons, or lower MinElements", p.number, ErrNothingMoved, p.started))
 	}
 	err = errors.Join(errs...)
+	if len(p.live) == 0 {
+		p.engine.forget(p) // before the listener is told, which may panic
+	}
 	if first {
 		c := &p.engine.counters
 		if abort {
@@ -411,9 +414,6 @@ func (p *Pass) finish(abort bool, over error) (messages.GiveBacks, error) {
 		info := p.info()
 		info.Aborted, info.Unused, info.Err = abort, p.unused, err
 		p.engine.notifier.passEnded(info)
-	}
-	if len(p.live) == 0 {
-		p.engine.forget(p)
 	}
 	return p.takeReturned(), err
 }

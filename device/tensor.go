@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -252,10 +253,35 @@ func (t Tensor) Check() error {
 			return fmt.Errorf("tensor %v: dimension %d is negative", t, d)
 		}
 	}
+	if !t.countable() {
+		return fmt.Errorf("tensor %v: its size in bytes is beyond what can be counted, and its storage has %d", t, t.Storage.bytes)
+	}
 	if lo, hi := t.span(); lo < 0 || hi > t.Storage.bytes {
 		return fmt.Errorf("tensor %v: bytes %d to %d are not within the %d of its storage", t, lo, hi, t.Storage.bytes)
 	}
 	return nil
+}
+
+// countable reports whether Elements, Bytes and span stay within an int64. No
+// product of a view that fits into memory comes near.
+func (t Tensor) countable() bool {
+	const most = 1 << 60 // leaves room for the sum of what the dimensions reach
+	within := func(a, b int64) bool { return a == 0 || b == 0 || max(a, -a) <= most/max(b, -b) }
+	n, size := int64(1), t.DType.Size()
+	for i, d := range t.Shape {
+		if d == 0 {
+			return within(t.Offset, size) // there are no elements
+		}
+		if !within(n, int64(d)) {
+			return false
+		}
+		n *= int64(d)
+		if t.Strides != nil && (int64(t.Strides[i]) == math.MinInt64 || !within(int64(d), int64(t.Strides[i])) ||
+			!within(int64(d)*int64(t.Strides[i]), size*int64(len(t.Shape)))) {
+			return false
+		}
+	}
+	return within(n, size) && t.Offset != math.MinInt64 && within(t.Offset, size)
 }
 
 // span returns the first byte and the byte behind the last one that the view touches.

@@ -213,7 +213,13 @@ func checkTarget(path string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("%s: %s is not a folder", path, dir)
 	}
-	return nil
+	// The report is written beside its place first, so that is tried.
+	probe, err := os.CreateTemp(dir, ".probe")
+	if err != nil {
+		return fmt.Errorf("%s: nothing can be written to %s", path, dir)
+	}
+	probe.Close()
+	return os.Remove(probe.Name())
 }
 
 // sizeText writes a number of bytes for people.
