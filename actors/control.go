@@ -68,7 +68,10 @@ func (d *deviceActor) flush(pass uint64) error {
 		}
 		clear(d.later) // the memory went with the context
 		d.later = d.later[:0]
-		return nil
+		if errors.Is(d.lost, device.ErrLost) {
+			return nil
+		}
+		return d.lost // an actor panicked, and what it held stays on the device
 	}
 	d.endMarks(pass)
 	d.sweep()
